@@ -237,6 +237,7 @@ func openCluster(ctx context.Context, cfg config, credentials *peer.Credentials,
 		return nil, fmt.Errorf("FENCEPOST_DATA_DIR: %w", errors.Join(err, c.Close()))
 	}
 	c.TellDiskTime(store.DiskTime)
+	c.TellRules(store.Rules, store.Seal)
 	c.Start(store.Raft(), store.Fail)
 	s := &clusterStore{store, c}
 	return &openedStore{Store: s, failed: store.Failed(), cause: store.Cause, alive: store.Alive, panics: store.Panics, cluster: c}, nil
@@ -308,6 +309,9 @@ func clusterFindings(status cluster.Status) (findings []fencing.Finding) {
 		all.Detail = fmt.Sprintf("of %s, %d may fail", plural(voters, "member", "members"), may)
 	}
 	findings = append(findings, all)
+	if status.Rules > 0 {
+		findings = append(findings, rulesFinding(status.Rules, status.HeldBack))
+	}
 	for _, m := range status.Members {
 		f := fencing.Finding{Node: m.Addr, Check: "member", OK: m.Reached, Detail: memberState(m, status)}
 		if !m.Reached {
@@ -324,6 +328,16 @@ func clusterFindings(status cluster.Status) (findings []fencing.Finding) {
 		}
 	}
 	return findings
+}
+
+// rulesFinding says which version of the rules is in force, and what keeps a later one from being.
+func rulesFinding(rules int, heldBack []string) fencing.Finding {
+	f := fencing.Finding{Check: "rules", OK: true, Detail: fmt.Sprintf("version %d of the rules is in force", rules)}
+	if len(heldBack) > 0 {
+		f.Detail += "; a later one waits for " + strings.Join(heldBack, ", ")
+		f.Remedy = "upgrade and start these"
+	}
+	return f
 }
 
 // diskFinding says how long the disk of a member takes for a write.

@@ -144,7 +144,7 @@ func printStatus(out io.Writer, status cluster.Status, asJSON bool) error {
 		return encoder.Encode(status)
 	}
 	tabs := tabwriter.NewWriter(out, 1, 0, 2, ' ', 0)
-	fmt.Fprintln(tabs, "NODE\tSTATE\tVOTE\tBEHIND\tLAST CONTACT\tDISK\tVERSION\tID")
+	fmt.Fprintln(tabs, "NODE\tSTATE\tVOTE\tBEHIND\tLAST CONTACT\tDISK\tRULES\tVERSION\tID")
 	for _, m := range status.Members {
 		vote, behind, contact, disk := "yes", "-", "-", "-"
 		if !m.Voter {
@@ -159,7 +159,11 @@ func printStatus(out io.Writer, status cluster.Status, asJSON bool) error {
 		if m.DiskTime >= 0 {
 			disk = fmt.Sprintf("%d ms", m.DiskTime)
 		}
-		fmt.Fprintf(tabs, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", m.Addr, m.State, vote, behind, contact, disk, m.Version, m.ID)
+		rules := "-"
+		if m.KnowsRules > 0 {
+			rules = fmt.Sprint(m.KnowsRules)
+		}
+		fmt.Fprintf(tabs, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", m.Addr, m.State, vote, behind, contact, disk, rules, m.Version, m.ID)
 	}
 	if err := tabs.Flush(); err != nil {
 		return err
@@ -169,6 +173,9 @@ func printStatus(out io.Writer, status cluster.Status, asJSON bool) error {
 		if m.LogHangs {
 			_, err = fmt.Fprintf(out, "the log of %s can't be written: %s lost\n", m.Addr, plural(int(m.LogLost), "line was", "lines were"))
 		}
+	}
+	if status.Rules > 0 {
+		_, err = fmt.Fprintln(out, rulesFinding(status.Rules, status.HeldBack).Detail)
 	}
 	if status.MayFail >= 0 && status.Condition == "" {
 		_, err = fmt.Fprintf(out, "%s leads in term %d; %s may fail\n", status.Leader, status.Term, plural(status.MayFail, "more member", "more members"))

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"maps"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -97,6 +98,12 @@ func TestALogThatComesToSomethingElse(t *testing.T) {
 		if err := s.Close(); err != nil {
 			t.Fatal(err)
 		}
+		same := o
+		same.files = waltest.New(rewritten(t, killed, o.Dir, differing(t, covered)))
+		if _, err := Open(same); err == nil || !strings.Contains(err.Error(), "the machine was faulty") {
+			t.Errorf("the same version: %v", err)
+		}
+		o.Version = "8.0.0"
 		isRefused(t, o, rewritten(t, killed, o.Dir, differing(t, covered)), "start version 7.8.9 once", "SIGTERM", "this version of the gateway computes other results")
 		o.files = waltest.New(files.Content())
 		s = open(t, o)
@@ -105,6 +112,52 @@ func TestALogThatComesToSomethingElse(t *testing.T) {
 		}
 		if s.disk.behind > 0 {
 			t.Error("after a clean end the log is carried out")
+		}
+	}
+}
+
+// A start raises the rules to the newest that the store knows, once it has carried out the log by those before. Who does not know them is
+// refused from then on, behind a crash and behind a clean end, and told whom to start.
+func TestRulesThatAreRaised(t *testing.T) {
+	files := waltest.New(nil)
+	o := Options{Dir: t.TempDir(), Now: newTestClock().read, files: files, segment: smallSegment, Version: "1.0"}
+	s := open(t, o)
+	out := mustAcquire(t, s, acquire("a", time.Hour))
+	if s.machine.Rules() != 1 {
+		t.Errorf("rules %d", s.machine.Rules())
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // a version that knows no more than is in force may go back
+		o.Version, o.files = "1.1", waltest.New(files.Content())
+		s = open(t, o)
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	later, files := o, waltest.New(files.Content())
+	later.rules, later.Version, later.files = 2, "2.0", files
+	s = open(t, later)
+	if s.machine.Rules() != 2 {
+		t.Errorf("rules %d behind a start of who knows 2", s.machine.Rules())
+	}
+	if again, err := s.Do(t.Context(), fencing.InspectRequest{Name: "a"}); err != nil || len(again.Lock.Holders) != 1 || again.Lock.Holders[0].Token != out.Token {
+		t.Errorf("the lease is gone: %+v, %v", again.Lock, err)
+	}
+	killed := files.Content()
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for _, left := range []map[string][]byte{killed, files.Content()} {
+		isRefused(t, o, left, "does not know the rules", "version 2 of them", "start version 2.0")
+		later.files = waltest.New(left)
+		s = open(t, later)
+		if s.machine.Rules() != 2 {
+			t.Errorf("rules %d", s.machine.Rules())
+		}
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
 		}
 	}
 }

@@ -44,6 +44,7 @@ type directory struct {
 	files     wal.Files
 	logger    *slog.Logger
 	version   string // of the gateway
+	rules     int    // Options.rules
 	lock      *datadir.Lock
 	log       *wal.Log
 	snapshots *snapshots.Store
@@ -63,7 +64,7 @@ type directory struct {
 }
 
 func openDisk(o *Options) (*directory, error) {
-	d := &directory{dir: o.Dir, logger: o.Logger, version: o.Version, free: o.free, after: int64(cmp.Or(o.snapshotAt, snapshotAfter)), term: 1}
+	d := &directory{dir: o.Dir, logger: o.Logger, version: o.Version, rules: o.rules, free: o.free, after: int64(cmp.Or(o.snapshotAt, snapshotAfter)), term: 1}
 	if d.free == nil {
 		d.free = datadir.Free
 	}
@@ -194,6 +195,7 @@ func (d *directory) carriedOut() (m *machine.Machine, err error) {
 	for refused := (machine.Refused{}); ; {
 		m = machine.New()
 		m.Refuse(refused)
+		m.Know(cmp.Or(d.rules, m.Known()))
 		d.behind = 0
 		err = d.recover(m)
 		p, panicked := errors.AsType[*machine.Panic](err)
@@ -298,7 +300,9 @@ func (d *directory) readSnapshot(m *machine.Machine) (*snapshots.Head, error) {
 	if err = errors.Join(err, from.Close()); err != nil {
 		return nil, fmt.Errorf("%s can't be used: %w; %s", filepath.Join(d.dir, disk.SnapshotsName, id), err, remedy)
 	}
-	m.Restore(is)
+	if err := m.Restore(is); err != nil {
+		return nil, err
+	}
 	m.Reached(head.Index)
 	d.newest.Store(head.Size)
 	d.covered = head.Index
@@ -332,7 +336,7 @@ func carryOut(m *machine.Machine, entry *raft.Log, version string) error {
 	}
 	e, err := machine.Decode(entry.Data)
 	if err != nil {
-		return fmt.Errorf("entry %d of the log can't be replayed: %w; %s", entry.Index, err, remedy)
+		return fmt.Errorf("%w; %s", m.Unread(entry.Index, entry.Data, err), remedy)
 	}
 	if e.Term != entry.Term { // of a cluster of one, which had another term by then
 		m.Reached(entry.Index)
@@ -340,8 +344,11 @@ func carryOut(m *machine.Machine, entry *raft.Log, version string) error {
 	}
 	writer := m.Writer()
 	_, err = m.Apply(entry.Index, e, &machine.Telling{Quiet: true}, false)
-	if errors.Is(err, machine.ErrDiffers) && writer == version && version != "" {
+	switch {
+	case errors.Is(err, machine.ErrDiffers) && writer == version && version != "":
 		return fmt.Errorf("%w. This gateway has that version, so the machine was faulty or the files are of two stores; %s", err, remedy)
+	case errors.Is(err, machine.ErrDiffers):
+		return fmt.Errorf("%w. That one was not stopped cleanly: start version %s once and stop it with SIGTERM, then start this one", err, cmp.Or(m.Writer(), "that was there before"))
 	}
 	return err
 }

@@ -71,6 +71,7 @@ type Options struct {
 	free        freeSpace    // for tests; nil is datadir.Free
 	beforeFlush func() error // for tests: a flush that fails
 	afterFlush  func()       // for tests: what is durable by now
+	rules       int          // for tests: the newest that the store knows; 0 is fencing.NewestRules
 	stepLimit   int          // for tests: see fencing.Guard; only Expire and Heartbeat go on then
 	segment     int64        // for tests: bytes of a file of the log; 0 is wal.DefaultFileSize
 	snapshotAt  int          // for tests: bytes of the log after which a snapshot takes its place; 0 is snapshotAfter
@@ -115,7 +116,7 @@ type Store struct {
 var _ fencing.Store = (*Store)(nil)
 
 // Open opens or makes the store in o.Dir. It fails if another process has it
-// open, if a file is damaged or of another format, if this version comes to something else than the one that wrote the log, or on any error of the
+// open, if a file is damaged, of another format or by rules that this version does not know, if this version comes to something else than the one that wrote the log, or on any error of the
 // file system.
 func Open(o Options) (*Store, error) {
 	if o.Logger == nil {
@@ -174,6 +175,10 @@ func (s *Store) restart(version string) error {
 	now, wall := s.clock.read()
 	e := machine.Entry{Term: s.disk.term, Now: int64(now), Wall: int64(wall), Writer: version}
 	e.Behind, e.Digest = s.machine.LastDigest()
+	if before := s.machine.Rules(); before < s.machine.Known() { // nobody else uses the store, and all behind it was decided by those before
+		e.Rules = s.machine.Known()
+		s.log.Info("the rules of the store are raised: an earlier version of the gateway that does not know them can't start with it any more", "rules", e.Rules, "before", before)
+	}
 	e.Batches = []machine.Batch{{Gateway: string(self), Ops: []machine.Op{machine.Restart()}}}
 	index, data, err := s.disk.append(s.machine.Applied()+1, &e)
 	if err != nil {

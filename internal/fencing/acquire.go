@@ -6,6 +6,9 @@ func (t *step) acquire(op AcquireRequest) *Error {
 	if t.skewed {
 		return t.clockSkew()
 	}
+	if err := t.trial(op); err != nil {
+		return err
+	}
 	if h := t.holding(op.Lease.Public()); h != nil {
 		return t.again(h, op)
 	}

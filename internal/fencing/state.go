@@ -37,11 +37,13 @@ type State struct {
 	Tombstones map[EndedLease]Tombstone
 	Gateways   Gateways
 	Quarantine Quarantine
+	Rules      int // the version of the rules in force, from 1 to NewestRules
 }
 
-// NewState returns an empty state.
+// NewState returns an empty state, by the newest rules.
 func NewState() *State {
 	return &State{
+		Rules:   NewestRules,
 		Records: map[Name]*Record{}, Tombstones: map[EndedLease]Tombstone{},
 		Gateways: Gateways{Seen: map[Gateway]Instant{}},
 	}
@@ -115,7 +117,7 @@ type Tombstone struct {
 func (s *State) Clone() *State {
 	c := &State{
 		Counter: s.Counter, Records: make(map[Name]*Record, len(s.Records)), Tombstones: maps.Clone(s.Tombstones),
-		Gateways: s.Gateways, Quarantine: s.Quarantine,
+		Gateways: s.Gateways, Quarantine: s.Quarantine, Rules: s.Rules,
 	}
 	c.Gateways.Seen = maps.Clone(s.Gateways.Seen)
 	for name, r := range s.Records {

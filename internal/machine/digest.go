@@ -1,6 +1,7 @@
 package machine
 
 import (
+	"cmp"
 	"math/bits"
 
 	"fencepost/internal/fencing"
@@ -75,6 +76,7 @@ func (d *digest) step(out *fencing.Outcome) {
 type digestAt struct {
 	index uint64
 	digest
+	unknown bool // from here to the next one
 }
 
 // mostDigests is how many are remembered: those of some seconds under load.
@@ -86,10 +88,13 @@ func (m *Machine) digested(index uint64) {
 	m.digest.number(uint64(m.state.Counter))
 	m.digest.number(uint64(len(m.state.Records)))
 	m.digest.number(uint64(len(m.state.Tombstones)))
+	if m.state.Rules > 1 {
+		m.digest.number(uint64(m.state.Rules))
+	}
 	if len(m.digests) == mostDigests {
 		m.digests = append(m.digests[:0], m.digests[mostDigests/2:]...)
 	}
-	m.digests = append(m.digests, digestAt{index, m.digest})
+	m.digests = append(m.digests, digestAt{index: index, digest: m.digest})
 }
 
 // LastDigest returns the digest after the last entry, and the index of that; 0 before the first one.
@@ -103,8 +108,22 @@ func (m *Machine) LastDigest() (index, digest uint64) {
 func (m *Machine) DigestAt(index uint64) (digest uint64, known bool) {
 	for i := len(m.digests) - 1; i >= 0 && index <= m.applied; i-- {
 		if m.digests[i].index <= index {
-			return uint64(m.digests[i].digest), true
+			return uint64(m.digests[i].digest), !m.digests[i].unknown
 		}
 	}
 	return 0, false
+}
+
+// restoreDigests has the digests be what a snapshot says of them: that after its last entry, and after the one before. An earlier version did
+// not say which entry its last one was, behind which others may follow that are none of ours; in between nothing is known then.
+func (m *Machine) restoreDigests(h *stateHead) {
+	m.digest, m.digests = digest(h.Digest), nil
+	if h.Behind > 0 {
+		m.digests = append(m.digests, digestAt{index: h.Behind, digest: digest(h.Before)})
+	}
+	last := cmp.Or(h.Last, h.Applied)
+	if h.Last == 0 && h.Behind > 0 && h.Behind+1 < last {
+		m.digests = append(m.digests, digestAt{index: h.Behind + 1, unknown: true})
+	}
+	m.digests = append(m.digests, digestAt{index: last, digest: m.digest})
 }

@@ -69,3 +69,41 @@ func TestAnEntryThatDiffers(t *testing.T) {
 		t.Errorf("it was written by %q", w)
 	}
 }
+
+// Entries that are none of ours may follow the last one that a snapshot has: what an entry says of that one is known to be right, and what another says is
+// not. A snapshot of an earlier version does not say which one it is; what is not known finds no fault.
+func TestASnapshotBehindOtherEntries(t *testing.T) {
+	log := logOf(3, 40)
+	m := testMachine(t)
+	for _, l := range log {
+		l.apply(t, m)
+	}
+	_, digest := m.LastDigest()
+	m.Reached(43)
+	written := encoded(t, m)
+	for _, earlier := range []bool{false, true} {
+		r, err := Read(bytes.NewReader(written))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r.head.Last != 40 {
+			t.Errorf("the digest is of entry %d", r.head.Last)
+		}
+		if earlier {
+			r.head.Last = 0
+		}
+		is := testMachine(t)
+		if err := is.Restore(r); err != nil {
+			t.Fatal(err)
+		}
+		for _, behind := range []uint64{40, 41, 42, 43} {
+			e := Decoded{&Entry{Behind: behind, Digest: digest}, nil}
+			if !is.Belongs(44, &e) {
+				t.Errorf("earlier %v: entry %d is not known", earlier, behind)
+			}
+			if e.Digest++; is.Belongs(44, &e) != (earlier && behind < 43) {
+				t.Errorf("earlier %v: what came of entry %d is another", earlier, behind)
+			}
+		}
+	}
+}

@@ -32,6 +32,7 @@ type Entry struct {
 	Behind  uint64  `cbor:"6,keyasint,omitempty"` // its writer had carried out the log up to this index; 0: it does not say
 	Digest  uint64  `cbor:"7,keyasint,omitempty"` // over what had come of that
 	Writer  string  `cbor:"8,keyasint,omitempty"` // the version of the gateway that writes, with the first entry that it does
+	Rules   int     `cbor:"9,keyasint,omitempty"` // from here on these decide, if they are later ones: see fencing.State.Rules
 }
 
 // Batch is what a gateway asks for, in order, at one instant.

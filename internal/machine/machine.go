@@ -28,16 +28,17 @@ type Machine struct {
 	digest     digest
 	digests    []digestAt // the last ones, by index
 	writer     string     // see Entry.Writer
+	known      int        // the newest version of the rules that it knows
 	unfinished map[fencing.Name]bool
 	snapshot   *Snapshot // that is being written
 	refused    Refused
 	resting    map[fencing.Name]fencing.Instant // until when nothing is changed on a name; nil: nowhere
 }
 
-// New returns a machine that has carried out nothing.
+// New returns a machine that has carried out nothing, whose log begins with version 1 of the rules.
 func New() *Machine {
-	m := &Machine{mostPast: maxPast, unfinished: map[fencing.Name]bool{}}
-	m.Restore(&Restored{state: fencing.NewState(), head: &stateHead{}})
+	m := &Machine{mostPast: maxPast, unfinished: map[fencing.Name]bool{}, known: fencing.NewestRules}
+	m.restore(&Restored{state: (&stateHead{}).state(), head: &stateHead{}})
 	return m
 }
 
@@ -85,9 +86,13 @@ type Telling struct {
 }
 
 // Apply carries out an entry. ErrDiffers is wrapped by the error where what came of those before it is something else than
-// at whoever wrote it; the entry is carried out then as well. beats says whether somebody wants Result.Entries: to find
+// at whoever wrote it; the entry is carried out then as well. ErrRules is wrapped where it raises the rules to some that this
+// version does not know; nothing of it is carried out then, and nothing behind it may be. beats says whether somebody wants Result.Entries: to find
 // them costs time, and changes nothing. A *Panic says that the state is not to be trusted any more: see Refused.
 func (m *Machine) Apply(index uint64, e *Decoded, t *Telling, beats bool) (results [][]Result, err error) {
+	if err := m.knows(e.Rules, cmp.Or(e.Writer, m.writer)); err != nil {
+		return nil, err
+	}
 	defer func() {
 		if p := recover(); p != nil {
 			results, err = nil, panicOf(p, nil)
@@ -97,6 +102,7 @@ func (m *Machine) Apply(index uint64, e *Decoded, t *Telling, beats bool) (resul
 	if e.Writer != "" {
 		m.writer = e.Writer
 	}
+	m.raise(e.Rules)
 	m.BeginEntry(fencing.Instant(e.Now), fencing.Instant(e.Wall))
 	for i := range e.batches {
 		b := &e.batches[i]
@@ -385,17 +391,25 @@ func (m *Machine) Ready() {
 	}
 }
 
-// Restore makes a snapshot that was read the state.
-func (m *Machine) Restore(r *Restored) {
+// Restore makes a snapshot that was read the state, unless it is by rules that this version does not know: the error wraps ErrRules then.
+func (m *Machine) Restore(r *Restored) error {
+	if err := m.Follows(r); err != nil {
+		return err
+	}
+	m.restore(r)
+	return nil
+}
+
+// Follows returns why the machine can't go on from a snapshot: the error wraps ErrRules.
+func (m *Machine) Follows(r *Restored) error { return m.knows(r.state.Rules, r.head.Writer) }
+
+func (m *Machine) restore(r *Restored) {
 	m.state, m.index, m.past = r.state, nil, nil
 	m.now, m.applied, m.walls, m.writer = r.head.now(), r.head.Applied, r.head.Wall, r.head.Writer
 	if m.ahead = 0; len(m.walls) > 0 { // see Last
 		m.ahead = m.walls[len(m.walls)-1].ahead() + LeastWallStep
 	}
-	m.digest, m.digests = digest(r.head.Digest), []digestAt{{r.head.Applied, digest(r.head.Digest)}}
-	if r.head.Behind > 0 {
-		m.digests = append([]digestAt{{r.head.Behind, digest(r.head.Before)}}, m.digests...)
-	}
+	m.restoreDigests(r.head)
 	clear(m.unfinished)
 	m.resting = nil
 	for name, until := range r.head.Resting {
@@ -420,7 +434,7 @@ func (m *Machine) Writer() string { return m.writer }
 
 // ErrDiffers is wrapped by the error of an entry before which something else has come of the log here than at whoever
 // wrote it.
-var ErrDiffers = errors.New("this version of the gateway computes other results than the version that wrote the log, which was not stopped cleanly")
+var ErrDiffers = errors.New("this version of the gateway computes other results than")
 
 // Belongs reports whether an entry may be one of the log that led to the state, whose last entries it is among: false, if it says
 // something else of those before it than is known.
@@ -432,8 +446,8 @@ func (m *Machine) check(index uint64, e *Entry) error {
 		return nil
 	}
 	if is, known := m.DigestAt(e.Behind); known && is != e.Digest {
-		return fmt.Errorf("%w: start version %s once and stop it with SIGTERM, then start this one (entry %d has a hash of the results up to entry %d)",
-			ErrDiffers, cmp.Or(m.writer, "that was there before"), index, e.Behind)
+		return fmt.Errorf("%w version %s, which wrote the log (entry %d has a hash of the results up to entry %d)",
+			ErrDiffers, cmp.Or(e.Writer, m.writer, "that was there before"), index, e.Behind)
 	}
 	return nil
 }

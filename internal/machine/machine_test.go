@@ -50,7 +50,9 @@ func anew(t testing.TB, snapshot io.Reader) *Machine {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.Restore(r)
+	if err := m.Restore(r); err != nil {
+		t.Fatal(err)
+	}
 	m.Ready()
 	return m
 }

@@ -14,9 +14,9 @@ const MostPart = 256
 func (m *Machine) Part(ops []fencing.Op) (part *Machine, ok bool) {
 	part = New()
 	s, from := part.state, m.state
-	s.Counter, s.Quarantine, s.Gateways = from.Counter, from.Quarantine, from.Gateways
+	s.Counter, s.Quarantine, s.Gateways, s.Rules = from.Counter, from.Quarantine, from.Gateways, from.Rules
 	s.Gateways.Seen = maps.Clone(from.Gateways.Seen)
-	part.follows, part.now, part.applied, part.digest = m.follows, m.now, m.applied, m.digest
+	part.follows, part.known, part.now, part.applied, part.digest = m.follows, m.known, m.now, m.applied, m.digest
 	part.digests = []digestAt{m.digests[len(m.digests)-1]}
 	weight := len(s.Gateways.Seen)
 	for _, op := range ops {

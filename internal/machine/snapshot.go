@@ -77,7 +77,10 @@ func (m *Machine) Snapshot() (*Snapshot, error) {
 	m.Ready()
 	s := &Snapshot{machine: m, head: headOf(m.state, m.now, m.applied), most: maxFrame}
 	s.head.Digest, s.head.Wall, s.head.Writer, s.head.Resting = uint64(m.digest), m.walls, m.writer, m.restingOf()
-	if n := len(m.digests); n > 1 {
+	if last, _ := m.LastDigest(); last != m.applied {
+		s.head.Last = last
+	}
+	if n := len(m.digests); n > 1 && !m.digests[n-2].unknown {
 		s.head.Behind, s.head.Before = m.digests[n-2].index, uint64(m.digests[n-2].digest)
 	}
 	m.snapshot = s
@@ -365,6 +368,9 @@ type Restored struct {
 	head  *stateHead
 }
 
+// Writer returns which version of the gateway has written the last entry that the snapshot has, as far as the log said so.
+func (r *Restored) Writer() string { return r.head.Writer }
+
 // Read reads a snapshot. An error wraps ErrDamaged or ErrVersion, or is of the reader.
 func Read(from io.Reader) (*Restored, error) { return ReadUnless(nil, from) }
 
@@ -409,7 +415,7 @@ func readHead(from io.Reader) (*frameReader, *stateHead, error) {
 	if err := Lenient.Unmarshal(encoded, &head); err != nil || kind != frameHead {
 		return nil, nil, fmt.Errorf("%w: it does not begin with a head: %w", ErrDamaged, err)
 	}
-	if head.Version != Format {
+	if head.Version != Format && head.Version != headWithRules {
 		return nil, nil, fmt.Errorf("%w: it has version %d; this version reads version %d", ErrVersion, head.Version, Format)
 	}
 	return r, &head, nil

@@ -26,6 +26,8 @@ type stateHead struct {
 	Behind     uint64           `cbor:"13,keyasint,omitempty"` // the entry before the last one,
 	Before     uint64           `cbor:"14,keyasint,omitempty"` // and the digest after it: by it a log is known that the snapshot goes with
 	Resting    map[string]int64 `cbor:"15,keyasint,omitempty"` // until when nothing is changed on a name: see Refused
+	Rules      int              `cbor:"16,keyasint,omitempty"` // in force; 0: version 1
+	Last       uint64           `cbor:"17,keyasint,omitempty"` // the entry that Digest is of; 0: Applied, or it is not known
 }
 
 type stateQuarantine struct {
@@ -142,15 +144,21 @@ func headOf(s *fencing.State, now fencing.Instant, applied uint64) stateHead {
 	for gateway, seen := range g.Seen {
 		h.Seen[string(gateway)] = int64(seen)
 	}
+	if s.Rules > 1 {
+		h.Version, h.Rules = headWithRules, s.Rules
+	}
 	return h
 }
+
+// headWithRules is the version of a head that has Rules: what does not know of them is not to pass over them.
+const headWithRules = 100 + Format
 
 func (h *stateHead) now() fencing.Instant { return fencing.Instant(h.Now) }
 
 // state returns a state without records and tombstones.
 func (h *stateHead) state() *fencing.State {
 	s := fencing.NewState()
-	s.Counter = fencing.Token(h.Counter)
+	s.Counter, s.Rules = fencing.Token(h.Counter), max(1, h.Rules)
 	g, q := &s.Gateways, &h.Quarantine
 	g.Heard, g.Stopped, g.Serving = fencing.Instant(h.Heard), fencing.Instant(h.Stopped), fencing.Instant(h.Serving)
 	for gateway, seen := range h.Seen {

@@ -57,7 +57,7 @@ const closeRounds = 8
 // carried out when it was shut down.
 func TestCloseBesideEntriesOnTheirWay(t *testing.T) {
 	for range closeRounds {
-		n := newCluster(t, 1, nil).nodes[0]
+		n := newCluster(t, 1, func(_ int, o *Options) { o.closeTime = time.Millisecond }).nodes[0]
 		s, committed := n.Store, n.raft.CommitIndex()
 		s.fsm.mu.Lock() // entries are not carried out
 		for i := range uint64(entriesInFlight) {

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"testing/iotest"
 	"time"
@@ -79,7 +80,7 @@ func TestAnUnfinishedSnapshotGoes(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.reopen(0)
-	if left := snapshotsOf(t, n); len(left) != 0 {
+	if left := snapshotsOf(t, n); slices.Contains(left, "2-10.snapshot.new") {
 		t.Errorf("%v is still there", left)
 	}
 }

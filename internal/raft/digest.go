@@ -4,9 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
+	"github.com/fxamacker/cbor/v2"
 	"github.com/hashicorp/raft"
 
 	"fencepost/internal/machine"
@@ -15,7 +15,7 @@ import (
 // compareEvery is how often the leader compares what the nodes have come to.
 const compareEvery = time.Second
 
-// compare has nodes that have come to something else stop, while this node leads.
+// compare has nodes that have come to something else stop, and the rules be raised, while this node leads.
 func (s *Store) compare() {
 	ticker := time.NewTicker(compareEvery)
 	defer ticker.Stop()
@@ -26,10 +26,14 @@ func (s *Store) compare() {
 		case <-s.ctx.Done():
 			return
 		}
-		index, digest := s.fsm.lastDigest()
-		if l := s.leading.Load(); l != nil && index != agreed && s.compareAt(l.term, index, digest) == allAgree {
+		l := s.leading.Load()
+		if l == nil {
+			continue
+		}
+		if index, digest := s.fsm.lastDigest(); index != agreed && s.compareAt(l.term, index, digest) == allAgree {
 			agreed = index
 		}
+		_ = s.raiseRules(l) // else the next time
 	}
 }
 
@@ -64,7 +68,8 @@ func (s *Store) settleDoubt(term uint64) error {
 		return nil
 	}
 	if config := s.raft.GetConfiguration(); config.Error() == nil && voters(config.Configuration()) == 1 {
-		err := look(s.fsm, func(*machine.Machine) error { return s.fsm.differs }) // there is nobody else who would know
+		err := fmt.Errorf("%w; this gateway has that version, so the machine is faulty, or was: put back a backup of the directory, and run gateway restored",
+			look(s.fsm, func(*machine.Machine) error { return s.fsm.differs })) // there is nobody else who would know
 		s.fsm.stop(err)
 		return err
 	}
@@ -87,47 +92,29 @@ func voters(c raft.Configuration) (n int) {
 	return n
 }
 
-// compareAt compares what the nodes have come to after an entry, for this node, which was elected in a term. Who differs from a majority stops. The leader does if a majority differs from it, or if all voters have answered and no majority
-// has the same. While too few have answered nobody stops: who is right is not known.
+// compareAt compares what the nodes have come to after an entry, for this node, which was elected in a term. Who differs from a majority stops. The
+// leader does if a majority differs from it, or if all voters have answered and no majority
+// has the same. While too few have answered nobody stops: who is right is not known. A node of another version of the gateway that differs has no say in
+// that: the log has the word of who writes it, so it is told by an entry, and stops by itself.
 func (s *Store) compareAt(term, index, own uint64) agreement {
 	config := s.raft.GetConfiguration()
 	if config.Error() != nil {
 		return unsettled
 	}
-	type member struct {
-		raft.Server
-		answer *answer
-	}
-	var others []member
-	voters, same, other := 0, 0, 0
+	votes, same, other := voters(config.Configuration()), 0, 0
 	for _, server := range config.Configuration().Servers {
-		if server.Suffrage == raft.Voter {
-			voters++
-		}
-		if server.ID != raft.ServerID(s.self.ID) {
-			others = append(others, member{Server: server})
-		} else if server.Suffrage == raft.Voter {
+		if server.ID == raft.ServerID(s.self.ID) && server.Suffrage == raft.Voter {
 			same++
 		}
 	}
-	ctx, cancel := context.WithTimeout(s.ctx, patience)
-	defer cancel()
-	var asking sync.WaitGroup
-	for i := range others {
-		asking.Go(func() {
-			a, err := s.call(ctx, string(others[i].Address), &message{Errand: errandDigest, Term: term, Index: index})
-			if err == nil && a.Verdict == done {
-				others[i].answer = a
-			}
-		})
-	}
-	asking.Wait()
-	all := true
+	all, another := true, false
 	var differ []member
-	for _, o := range others {
+	for _, o := range s.askOthers(config.Configuration(), message{Errand: errandDigest, Term: term, Index: index}) {
 		switch {
 		case o.answer == nil:
 			all = false
+		case o.answer.Digest != own && o.answer.Of != s.version:
+			another = true
 		case o.answer.Digest != own:
 			if differ = append(differ, o); o.Suffrage == raft.Voter {
 				other++
@@ -136,10 +123,13 @@ func (s *Store) compareAt(term, index, own uint64) agreement {
 			same++
 		}
 	}
+	if another {
+		s.seal(s.ctx)
+	}
 	switch {
-	case len(differ) == 0 && all:
+	case len(differ) == 0 && all && !another:
 		return allAgree
-	case same > voters/2:
+	case same > votes/2:
 		for _, o := range differ {
 			s.log.Error("the state of a node differs from the majority's; it is told to stop", "node", o.ID, "entry", index)
 			telling, cancel := context.WithTimeout(s.ctx, patience)
@@ -147,16 +137,31 @@ func (s *Store) compareAt(term, index, own uint64) agreement {
 			cancel()
 		}
 		return mostAgree
-	case (other > voters/2 || len(differ) > 0 && same+other == voters) && s.raft.CurrentTerm() == term && s.raft.State() == raft.Leader:
+	case (other > votes/2 || len(differ) > 0 && same+other == votes) && s.raft.CurrentTerm() == term && s.raft.State() == raft.Leader:
 		s.fsm.stop(errDiffers(index))
 	}
 	return unsettled
 }
 
+// Seal has the log say what has come of it, and what the time is by both clocks, if this node leads: who comes to something else by another
+// version stops before it may lead.
+func (s *Store) Seal(ctx context.Context) { s.seal(ctx) }
+
+func (s *Store) seal(ctx context.Context) {
+	if s.leading.Load() == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, min(s.election, DefaultElection))
+	defer cancel()
+	tick := s.batch
+	tick.Ops = []cbor.RawMessage{machine.Tick()}
+	_, _ = s.request(ctx, tick, nil) // it hands over all the same
+}
+
 // errDiffers says that this node has another state than the others.
 func errDiffers(index uint64) error {
 	return fmt.Errorf("entry %d of the log gave another result here than at the other nodes, so their states differ: "+
-		"it has another version of the gateway, or the machine is faulty. Start it with an empty data directory and the version of the others", index)
+		"the machine is faulty, or was. Start it with an empty data directory and the version of the others", index)
 }
 
 // serveDigest says what this node has come to after an entry, once it has carried it out.
@@ -171,13 +176,20 @@ func (s *Store) serveDigest(ctx context.Context, m *message) (*answer, error) {
 	if !ok {
 		return &answer{Verdict: refused}, nil
 	}
-	return &answer{Verdict: done, Digest: is}, nil
+	return &answer{Verdict: done, Digest: is, Of: s.version}, nil
 }
 
 // serveDiffers stops this node, if it is the leader of its term that says so.
 func (s *Store) serveDiffers(m *message) (*answer, error) {
 	if s.raft.CurrentTerm() == m.Term {
-		s.fsm.stop(errDiffers(m.Index))
+		err := errDiffers(m.Index)
+		s.fsm.mu.RLock()
+		if s.fsm.byAnother() { // who says so is of an earlier version, which does not know that
+			writer := s.fsm.machine.Writer()
+			err = fmt.Errorf("%w version %s, which wrote the log up to entry %d; %s", machine.ErrDiffers, writer, m.Index, wayOut(writer))
+		}
+		s.fsm.mu.RUnlock()
+		s.fsm.stop(err)
 	}
 	return &answer{Verdict: done}, nil
 }

@@ -1,6 +1,7 @@
 package raft
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -34,6 +35,8 @@ type fsm struct {
 	panicked func(p *machine.Panic, before bool)                     // an operation is refused, perhaps not for the first time in this log
 	newest   *machine.Restored                                       // at the start of the node: the newest snapshot, which was read already
 	listener atomic.Pointer[fencing.Listener]                        // of this gateway
+	raised   func(before, to int)                                    // an entry has raised the rules
+	version  string                                                  // of this gateway
 	watchers fencing.Watchers
 	wall     wallClock
 	last     atomic.Pointer[cameTo] // see lastDigest
@@ -49,6 +52,8 @@ type fsm struct {
 	grown    int             // bytes of entries since the last snapshot
 
 	quarantine machine.QuarantineLog // of the leader
+	saved      uint64                // the last entry that a snapshot on disk has
+	until      time.Time             // snapshots are written until then; none: for ever
 }
 
 var (
@@ -62,9 +67,10 @@ type applied struct {
 	results [][]machine.Result
 }
 
-func newFSM(self fencing.Gateway) *fsm {
-	m := &fsm{self: self, machine: machine.New(), check: machine.Check, early: map[early]bool{}, refused: machine.Refused{}, log: slog.New(slog.DiscardHandler)}
+func newFSM(self fencing.Gateway, o *Options) *fsm {
+	m := &fsm{self: self, version: o.Version, machine: machine.New(), check: machine.Check, early: map[early]bool{}, refused: machine.Refused{}, log: slog.New(slog.DiscardHandler)}
 	m.machine.Refuse(m.refused)
+	m.machine.Know(cmp.Or(o.rules, m.machine.Known()))
 	m.machine.Ready()
 	m.noteDigest()
 	return m
@@ -74,7 +80,7 @@ func newFSM(self fencing.Gateway) *fsm {
 func (m *fsm) Apply(l *raft.Log) any {
 	e, err := machine.Decode(l.Data)
 	if err != nil {
-		m.stop(fmt.Errorf("entry %d of the log can't be replayed: %w", l.Index, err))
+		m.stop(look(m, func(of *machine.Machine) error { return of.Unread(l.Index, l.Data, err) }))
 		return &applied{stale: true}
 	}
 	leads := m.leads(e.Term)
@@ -85,17 +91,24 @@ func (m *fsm) Apply(l *raft.Log) any {
 		m.mu.Unlock()
 		return &applied{stale: true}
 	}
-	large := false
+	before, large := m.machine.Rules(), false
 	if a.stale {
 		m.machine.Reached(l.Index)
-	} else if a.results, large, err = m.carryOut(l.Index, e, t, leads); errors.Is(err, errPanicked) {
-		m.stopped = true
+	} else {
+		a.results, large, err = m.carryOut(l.Index, e, t, leads)
+	}
+	if m.stopped = errors.Is(err, errPanicked) || errors.Is(err, machine.ErrRules) || errors.Is(err, machine.ErrDiffers) && m.byAnother(); m.stopped {
+		if errors.Is(err, machine.ErrDiffers) {
+			err = fmt.Errorf("%w; %s", err, wayOut(m.machine.Writer()))
+		}
 		m.mu.Unlock()
 		m.fail(err)
 		return &applied{stale: true}
-	} else if err != nil && m.differs == nil {
+	}
+	if err != nil && m.differs == nil {
 		m.differs = err // who is right the nodes find out: see compare
 	}
+	after := m.machine.Rules()
 	m.machine.Ready()
 	m.wall.follow(m.machine.Walls())
 	m.noteDigest()
@@ -106,8 +119,24 @@ func (m *fsm) Apply(l *raft.Log) any {
 	if large {
 		m.compact()
 	}
+	if after != before && !t.Quiet {
+		m.raised(before, after)
+	}
 	m.tell(t, leads)
 	return a
+}
+
+// byAnother reports whether another version of the gateway writes the log, as far as that is known: what differs is no fault of a machine
+// then. The caller holds the mutex.
+func (m *fsm) byAnother() bool {
+	writer := m.machine.Writer()
+	return writer != "" && m.version != "" && writer != m.version
+}
+
+// wayOut says what to do where this version of the gateway comes to something else than the one that writes the log.
+func wayOut(writer string) string {
+	return fmt.Sprintf("start version %s here. To go over to another one, stop all nodes of the cluster with SIGTERM while they have that version, "+
+		"and then start all of them with the other one", writer)
 }
 
 // askedOf returns when this gateway asked for a batch, if it is one of its own.
@@ -266,11 +295,20 @@ func (m *fsm) Snapshot() (raft.FSMSnapshot, error) {
 // Persist writes the snapshot, and reads it once more. After an error hashicorp/raft keeps the log that
 // it was to take the place of.
 func (s snapshot) Persist(sink raft.SnapshotSink) error {
-	if err := s.Write(sink, &s.of.mu); err != nil {
+	s.of.mu.RLock()
+	until, check := s.of.until, s.of.check
+	s.of.mu.RUnlock()
+	if err := s.Write(timed{sink, until}, &s.of.mu); err != nil {
 		return errors.Join(err, sink.Cancel())
 	}
-	snapshots.Checked(sink, s.of.check)
-	return sink.Close()
+	snapshots.Checked(sink, check)
+	if err := sink.Close(); err != nil {
+		return err
+	}
+	s.of.mu.Lock()
+	defer s.of.mu.Unlock()
+	s.of.saved = max(s.of.saved, s.Applied())
+	return nil
 }
 
 // Release ends the snapshot.
@@ -295,12 +333,16 @@ func (m *fsm) Restore(from io.ReadCloser) error {
 	}
 	restored := machine.New() // one with many names takes seconds to be ready
 	restored.Refuse(m.refused)
-	restored.Restore(is)
+	restored.Know(look(m, (*machine.Machine).Known))
+	if err := restored.Restore(is); err != nil {
+		m.stop(fmt.Errorf("a snapshot can't be taken over: %w", err))
+		return err
+	}
 	restored.Ready()
 	m.mu.Lock()
 	m.machine = restored // a snapshot that is being written goes on with the one before
 	clear(m.early)
-	m.differs = nil
+	m.differs, m.saved = nil, m.machine.Applied()
 	m.wall.follow(m.machine.Walls())
 	m.noteDigest()
 	m.wake()

@@ -13,7 +13,7 @@ import (
 
 // testFSM returns what carries out the log of a node, without the node.
 func testFSM(t testing.TB) *fsm {
-	m := newFSM("0000000000000001")
+	m := newFSM("0000000000000001", &Options{})
 	m.asked = func(uint64) time.Time { return time.Time{} }
 	m.leads = func(uint64) bool { return false }
 	m.push, m.compact = func([]machine.Told) {}, func() {}

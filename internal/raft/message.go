@@ -30,6 +30,7 @@ const (
 
 	errandDigest  errand = 20 // say what entry Index has come to
 	errandDiffers errand = 21 // stop: it has come to something else than at most nodes
+	errandRules   errand = 22 // say which rules are known; an earlier version does not do it
 )
 
 // message is what a node asks another one, of its leader but for errandTold and what comes behind it.
@@ -85,6 +86,8 @@ type answer struct {
 	Removed  bool              `cbor:"14,keyasint,omitempty"` // it is refused, for who asks is no member
 	Digest   uint64            `cbor:"20,keyasint,omitempty"`
 	Walls    machine.WallSteps `cbor:"21,keyasint,omitempty"` // which who asks does not have
+	Rules    int               `cbor:"22,keyasint,omitempty"` // the newest that are known
+	Of       string            `cbor:"23,keyasint,omitempty"` // the version of the gateway that says Digest
 }
 
 // call sends a message to a node, and returns its answer: after an error nothing is known.
@@ -165,6 +168,9 @@ func (s *Store) serve(ctx context.Context, m *message) (*answer, error) {
 		return s.serveDigest(ctx, m)
 	case errandDiffers:
 		return s.serveDiffers(m)
+	case errandRules:
+		_, known := s.Rules()
+		return &answer{Verdict: done, Rules: known}, nil
 	}
 	l := s.leading.Load()
 	if l == nil || l.term != m.Term {

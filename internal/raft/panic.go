@@ -120,8 +120,7 @@ func (d *directory) restoreBefore(m *machine.Machine, upTo uint64) (covered uint
 	if err = errors.Join(err, from.Close()); err != nil {
 		return 0, err
 	}
-	m.Restore(is)
-	return newest.Index, nil
+	return newest.Index, m.Restore(is)
 }
 
 // replay carries out an entry of the log that was carried out before.

@@ -189,18 +189,6 @@ func (s *Store) readingTime(ctx context.Context, l *leadership) (fencing.Instant
 	return written, nil
 }
 
-// noteTime has the log end with the wall clock, if that was set since the last entry.
-func (s *Store) noteTime(l *leadership) {
-	if now, wall := l.time(); !s.fsm.wall.steps().Differs(now, wall) {
-		return
-	}
-	ctx, cancel := context.WithTimeout(s.ctx, s.election)
-	defer cancel()
-	tick := s.batch
-	tick.Ops = []cbor.RawMessage{machine.Tick()}
-	_, _ = s.request(ctx, tick, nil) // else the next entry says it
-}
-
 // times returns the greatest instant in the log, and when the first name has something due.
 func (m *fsm) times() (written, due fencing.Instant) {
 	m.mu.RLock()

@@ -1,6 +1,7 @@
 package raft
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -55,7 +56,8 @@ type Store struct {
 	cause  error         // set before failed is closed
 	over   chan struct{} // closed when hashicorp/raft has been shut down
 
-	election time.Duration // see Options
+	election  time.Duration // see Options
+	closeTime time.Duration // how long the last snapshot may take
 
 	ctx     context.Context // of all that goes on until Close
 	cancel  context.CancelFunc
@@ -87,9 +89,9 @@ func Open(o Options) (*Store, error) {
 	gateway := newGateway()
 	s := &Store{
 		self: o.Self, log: o.Logger, calls: o.Calls, clocks: o.clocks(), opened: time.Now(),
-		stepLimit: o.stepLimit, maxHolders: o.MaxHolders, version: o.Version, election: o.Election,
+		stepLimit: o.stepLimit, maxHolders: o.MaxHolders, version: o.Version, election: o.Election, closeTime: cmp.Or(o.closeTime, defaultCloseTime),
 		batch: machine.Batch{Gateway: string(gateway), MaxHolders: o.MaxHolders, StepLimit: o.stepLimit},
-		fsm:   newFSM(gateway), notify: make(chan bool, 16), wake: make(chan struct{}, 1),
+		fsm:   newFSM(gateway, &o), notify: make(chan bool, 16), wake: make(chan struct{}, 1),
 		slots: make(chan struct{}, entriesInFlight), proposals: make(chan *proposal, entriesInFlight),
 		calling: make(chan struct{}, callsInFlight), failed: make(chan struct{}), over: make(chan struct{}),
 		queue:    queue{asked: map[uint64]time.Time{}, open: map[uint64]bool{}, gone: map[uint64]uint64{}},
@@ -102,7 +104,7 @@ func Open(o Options) (*Store, error) {
 	m := s.fsm
 	m.log = s.log
 	snapshots := make(chan struct{}, 1)
-	m.asked, m.leads, m.push, m.fail = s.askedAt, s.leads, s.push, s.fail
+	m.asked, m.leads, m.push, m.fail, m.raised = s.askedAt, s.leads, s.push, s.fail, s.raised
 	m.anew, m.panicked = s.machineAt, s.notePanic
 	m.compact = func() {
 		select {
@@ -112,9 +114,15 @@ func Open(o Options) (*Store, error) {
 	}
 	var err error
 	if s.dir, err = openDirectory(&o, s.fail); err == nil {
+		if err = s.followsRules(); err == nil {
+			err = s.dir.dropOthers(o.Version)
+		}
 		m.newest, s.dir.newest = s.dir.newest, nil
 		var last uint64
-		if last, err = s.dir.log.LastIndex(); err == nil {
+		if err == nil {
+			last, err = s.dir.log.LastIndex()
+		}
+		if err == nil {
 			m.quiet.Store(last)
 			s.dir.log.cut, s.dir.log.grown, s.dir.log.mark = m.cut, m.compact, s.dir.begin
 			err = s.begin(&o)
@@ -212,9 +220,9 @@ func (s *Store) found(o *Options, conf *raft.Config, transport raft.Transport) e
 		return err
 	}
 	var stopped error
-	of := founding{newFSM(s.fsm.self)}
+	of := founding{newFSM(s.fsm.self, o)}
 	of.newest = s.fsm.newest
-	of.asked, of.leads, of.push, of.compact = s.askedAt, s.leads, func([]machine.Told) {}, func() {}
+	of.asked, of.leads, of.push, of.compact, of.raised = s.askedAt, s.leads, func([]machine.Told) {}, func() {}, s.raised
 	of.anew, of.panicked = s.machineAt, s.notePanic
 	of.fail = func(err error) { stopped = err }
 	of.quiet.Store(last)
@@ -461,8 +469,8 @@ func (s *Store) Close() error {
 		if err := s.dir.held(); err != nil {
 			s.fail(err)
 		}
-		if l := s.leading.Load(); l != nil && s.Cause() == nil {
-			s.noteTime(l)
+		if s.Cause() == nil && s.leading.Load() != nil {
+			s.seal(s.ctx)
 			s.handOver()
 		}
 		s.queue.mu.Lock()
@@ -470,6 +478,7 @@ func (s *Store) Close() error {
 		s.queue.mu.Unlock()
 		s.cancel()
 		s.calls.Handle(nil)
+		s.lastSnapshot()
 		s.dir.log.release()
 		err = s.stopRaft()
 		close(s.over)

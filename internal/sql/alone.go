@@ -34,7 +34,7 @@ func (t *turn) alone(ctx context.Context) (done bool, err error) {
 	conn, able := t.conn.(lone)
 	skew, now := t.options.MaxSkew, t.clock()
 	switch {
-	case !able, !t.writes, len(t.items) > mostAlone, t.arrives, t.lastSkewed, t.memory.last == 0, t.memory.sure != mark{t.memory.Applied(), t.memory.last}, len(t.memory.Left(1)) > 0, t.options.aloneAfter < 0, time.Since(t.lastOther) < t.options.aloneAfter,
+	case !able, !t.writes, t.tells, len(t.items) > mostAlone, t.arrives, t.lastSkewed, t.memory.last == 0, t.memory.sure != mark{t.memory.Applied(), t.memory.last}, len(t.memory.Left(1)) > 0, t.options.aloneAfter < 0, time.Since(t.lastOther) < t.options.aloneAfter,
 		skew > 0 && now.Sub(fencing.InstantOf(t.options.clock())).Abs() > skew:
 		return false, nil
 	}

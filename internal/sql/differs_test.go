@@ -45,7 +45,7 @@ func TestALogThatComesToSomethingElse(t *testing.T) {
 		case <-time.After(2 * time.Minute):
 			t.Fatal("it goes on")
 		}
-		if err := a.Cause(); !errors.Is(err, machine.ErrDiffers) || !strings.Contains(err.Error(), "v1") {
+		if err := a.Cause(); !errors.Is(err, machine.ErrDiffers) || !strings.Contains(err.Error(), "start version v2 here") {
 			t.Errorf("it stops for %v", err)
 		}
 		if _, err := a.Do(t.Context(), request("b", time.Minute)); err == nil {

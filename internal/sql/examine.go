@@ -19,6 +19,7 @@ const (
 	checkReplicas    = "replicas"    // what a fail-over forgets
 	checkRole        = "role"        // whether it can be written to
 	checkPersistence = "persistence" // what a crash forgets
+	checkRules       = "rules"       // by which version of them the log is decided
 	checkTimeouts    = "timeouts"    // whether it cuts off turns
 	checkVersion     = "version"     // whether it is one that the promises are tested with
 )
@@ -48,7 +49,7 @@ func Examine(ctx context.Context, o Options) (Condition, error) {
 	}
 	defer conn.close()
 	var c Condition
-	m, err := load(ctx, conn, mark{}, o.Logger)
+	m, err := load(ctx, conn, mark{}, &o)
 	var b *begun
 	if err == nil {
 		b, err = conn.begin(ctx, math.MaxInt64, nil)
@@ -66,6 +67,10 @@ func Examine(ctx context.Context, o Options) (Condition, error) {
 		defer conn.close()
 	}
 	c.Findings, err = examine(ctx, conn, &o, inUse)
+	if c.Unable == nil && err == nil {
+		_, by := m.heldBack(b.now, "", o.rulesEvery)
+		c.Findings = append(c.Findings, rulesFinding(m.Rules(), by))
+	}
 	return c, err
 }
 

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
-	"log/slog"
 
 	"fencepost/internal/fencing"
 	"fencepost/internal/machine"
@@ -23,6 +22,9 @@ type memory struct {
 	grown int    // bytes of entries behind it
 	ahead bool   // an entry was carried out that is perhaps not in the log
 	sure  mark   // the last entry that is known to be in the log
+
+	heard map[fencing.Gateway]said // what the log behind the snapshot has of gateways
+	since fencing.Instant          // when this gateway began to listen to it; 0: not yet
 }
 
 // mark is an entry by its number and its id.
@@ -76,11 +78,15 @@ func (m *memory) follow(entries []logged, apply func(seq uint64, e *machine.Deco
 		}
 		d, err := machine.Decode(e.data)
 		if err != nil {
-			return unreadable{fmt.Errorf("entry %d of the log can't be replayed: %w", e.seq, err)}
+			return unreadable{m.Unread(e.seq, e.data, err)}
 		}
 		if err := apply(e.seq, d); err != nil {
+			if errors.Is(err, machine.ErrDiffers) {
+				err = fmt.Errorf("%w; %s", err, wayOut(m.Writer()))
+			}
 			return unreadable{err}
 		}
+		m.hear(d)
 		m.grew(e)
 	}
 	return nil
@@ -103,14 +109,14 @@ func isUnreadable(err error) bool {
 }
 
 // load reads the newest snapshot and carries out the log behind it. An entry that was known to be there is looked for: sure of what is
-// returned is that one where it was found, or a snapshot may have it.
-func load(ctx context.Context, conn connection, known mark, log *slog.Logger) (memory, error) {
+// returned is that one where it was found, or a snapshot may have it. Of o it needs the logger and the rules.
+func load(ctx context.Context, conn connection, known mark, o *Options) (memory, error) {
 	refused := machine.Refused{} // what panics here is refused at every gateway, with the same result
 	for tries := 1; ; tries++ {
-		m, err := loadOnce(ctx, conn, known, refused)
+		m, err := loadOnce(ctx, conn, known, o.rules, refused)
 		for p := panicIn(err); p != nil && refused.Add(p); p = panicIn(err) {
-			log.Warn(errPanicked, "error", p, "asked", p.Asked(), "stack", p.Stack)
-			m, err = loadOnce(ctx, conn, known, refused)
+			o.Logger.Warn(errPanicked, "error", p, "asked", p.Asked(), "stack", p.Stack)
+			m, err = loadOnce(ctx, conn, known, o.rules, refused)
 		}
 		if err == nil && known.id != 0 && known.seq < m.from {
 			err = m.look(ctx, conn, known)
@@ -130,8 +136,9 @@ func (m *memory) look(ctx context.Context, conn connection, known mark) error {
 	return err
 }
 
-func loadOnce(ctx context.Context, conn connection, known mark, refused machine.Refused) (memory, error) {
-	m := memory{Machine: machine.NewFollowing()}
+func loadOnce(ctx context.Context, conn connection, known mark, rules int, refused machine.Refused) (memory, error) {
+	m := memory{Machine: machine.NewFollowing(), heard: map[fencing.Gateway]said{}}
+	m.Know(rules)
 	m.Refuse(refused)
 	seq, chunks, err := conn.newest(ctx)
 	if err != nil {
@@ -142,7 +149,9 @@ func loadOnce(ctx context.Context, conn connection, known mark, refused machine.
 		if err != nil {
 			return m, fmt.Errorf("the snapshot as of entry %d can't be read: %w", seq, err)
 		}
-		m.Restore(restored)
+		if err := m.Restore(restored); err != nil {
+			return m, unreadable{err}
+		}
 		if m.from = seq; m.Applied() != seq {
 			return m, fmt.Errorf("the snapshot as of entry %d is as of entry %d: %w", seq, m.Applied(), machine.ErrDamaged)
 		}
@@ -225,8 +234,9 @@ func (s *Store) loadAnew(known mark) error {
 		s.conn = nil
 		return err
 	}
-	m, err := load(ctx, s.conn, known, s.log)
+	m, err := load(ctx, s.conn, known, &s.options)
 	if err == nil {
+		m.since = s.memory.since
 		s.memory = m
 	}
 	return err

@@ -1,6 +1,7 @@
 package sql
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -64,6 +65,8 @@ type Options struct {
 	server     func(string) string    // for tests: what the database says of which it is
 	stepLimit  int                    // for tests: see fencing.Guard
 	aloneAfter time.Duration          // for tests: see aloneAfter; less than 0 is never
+	rules      int                    // for tests: the newest that the gateway knows; 0 is fencing.NewestRules
+	rulesEvery time.Duration          // for tests; 0 is rulesEvery
 	snapshotAt int                    // for tests: bytes of the log after which a snapshot takes its place; 0 is snapshotAfter
 	wrap       func(database) database
 }
@@ -105,6 +108,9 @@ type Store struct {
 	lastOther  time.Time       // when another gateway was last seen to have done anything
 	lastSkewed bool            // the clocks differed in the last turn
 	resting    resting
+	said       time.Time // when this gateway last said which rules it knows
+
+	rules atomic.Pointer[fencing.Finding] // which are in force; nil until this gateway has said which it knows
 
 	hints  chan fencing.Gateway // those that are to look at the log; nil if the database passes no hints on
 	saving atomic.Bool          // a snapshot is being written
@@ -143,7 +149,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	ctx, cancel := context.WithTimeout(ctx, openTimeout)
 	defer cancel()
 	if s.conn, err = s.connect(ctx); err == nil {
-		s.memory, err = load(ctx, s.conn, mark{}, o.Logger)
+		s.memory, err = load(ctx, s.conn, mark{}, &o)
 		if err != nil {
 			s.conn.close()
 		}
@@ -165,6 +171,7 @@ func (o *Options) complete() {
 	if o.aloneAfter == 0 {
 		o.aloneAfter = aloneAfter
 	}
+	o.rules, o.rulesEvery = cmp.Or(o.rules, fencing.NewestRules), cmp.Or(o.rulesEvery, rulesEvery)
 	if o.clock == nil {
 		o.clock = time.Now
 	}
@@ -362,6 +369,9 @@ func (s *Store) Examine(ctx context.Context) ([]fencing.Finding, error) {
 	findings, err := examine(ctx, conn, &s.options, time.Duration(s.inUse.Load()))
 	if err != nil {
 		return nil, fencing.Unavailable(err)
+	}
+	if f := s.rules.Load(); f != nil {
+		findings = append(findings, *f)
 	}
 	return findings, nil
 }

@@ -21,6 +21,8 @@ type turn struct {
 	held   map[fencing.Token]bool // leases that transactions guard
 
 	ops      []machine.Op
+	tells    bool               // it is to say which rules this gateway knows
+	raise    int                // and to raise them; 0: it does not
 	mine     *machine.Telling   // of the entry of this turn, until it is known to be in the log
 	tellings []*machine.Telling // of entries in the log that nobody was told of yet
 }
@@ -32,7 +34,8 @@ func (t *turn) estimate() {
 	now := t.clock()
 	t.tried = map[fencing.Token]bool{}
 	m := t.memory.Machine
-	t.writes = t.arrives && !(t.failing && len(t.items) > 0) || t.options.stepLimit == 0 && len(m.Left(1)) > 0
+	t.tells = t.says()
+	t.writes = t.tells || t.arrives && !(t.failing && len(t.items) > 0) || t.options.stepLimit == 0 && len(m.Left(1)) > 0
 	for _, it := range t.items {
 		t.writes = t.writes || it.locks
 		for _, op := range it.operations(m, now, nil) {
@@ -164,12 +167,14 @@ func (t *turn) applied(seq uint64, e *machine.Decoded) error {
 	t.isInLog()
 	telling := &machine.Telling{Watched: t.watchers.Any()}
 	t.tellings = append(t.tellings, telling)
+	before := t.memory.Rules()
 	_, err := t.memory.Apply(seq, e, telling, false)
 	if p := panicIn(err); p != nil { // memory is read anew without it, which tells of a gap
 		*telling = machine.Telling{}
 		t.notePanic(p)
 	}
 	t.lastOther = time.Now()
+	t.noteRaise(before)
 	return err
 }
 
@@ -181,6 +186,10 @@ func (t *turn) write(ctx context.Context, b *begun) error {
 		t.ops = append(t.ops, machine.Arrive(*a))
 		arrives = true
 	}
+	if t.tells {
+		t.say()
+	}
+	before := m.Rules()
 	carried, err := t.choose(ctx)
 	if err != nil {
 		return err
@@ -207,6 +216,7 @@ func (t *turn) write(ctx context.Context, b *begun) error {
 		t.arrives, t.forgot = false, false
 	}
 	t.answer(carried, results)
+	t.noteRaise(before)
 	return nil
 }
 
@@ -294,7 +304,7 @@ func (t *turn) entry() (*entry, *machine.Decoded, error) {
 	t.batch.Ops = t.ops
 	e := machine.Entry{Now: int64(t.now), Batches: []machine.Batch{t.batch}}
 	e.Behind, e.Digest = m.LastDigest()
-	if !t.introduced {
+	if e.Rules = t.raise; !t.introduced || t.raise != 0 {
 		e.Writer = t.options.Version
 	}
 	return encoded(&e, m.Applied()+1)

@@ -200,7 +200,9 @@ func decodedState(t testing.TB, encoded []byte) []byte {
 		t.Fatal(err)
 	}
 	m := machine.NewFollowing()
-	m.Restore(r)
+	if err := m.Restore(r); err != nil {
+		t.Fatal(err)
+	}
 	m.Ready()
 	snapshot, err := m.Snapshot()
 	if err != nil {

@@ -70,6 +70,8 @@ func (c *Cluster) follow(ctx context.Context, r *raft.Raft, comer peer.Node) err
 		return &refusal{text: comer.Addr + " is starting", again: true}
 	case there.Addr != comer.Addr:
 		return fmt.Errorf("the node at %s has another address in its own settings (FENCEPOST_CLUSTER_ADDR): %s", comer.Addr, there.Addr)
+	case max(1, there.KnowsRules) < c.rulesInForce():
+		return fmt.Errorf("version %s of the gateway at %s does not know version %d of the rules, which is in force: start version %s there", there.Version, comer.Addr, c.rulesInForce(), c.options.Version)
 	case comer.ID != "" && there.ID != comer.ID:
 		return fmt.Errorf("another node is reached at %s", comer.Addr)
 	case !there.Blank:
@@ -83,6 +85,12 @@ func (c *Cluster) follow(ctx context.Context, r *raft.Raft, comer peer.Node) err
 		c.audit("cluster add", comer.Addr, err, "by", byItself)
 	}
 	return err
+}
+
+// rulesInForce returns which version of the rules is in force; 0: that is not known.
+func (c *Cluster) rulesInForce() int {
+	inForce, _ := c.rulesOf()
+	return inForce
 }
 
 // promote gives votes to nodes that have all entries, and has those go first whose place they
@@ -268,6 +276,12 @@ func (c *Cluster) handOver(ctx context.Context, r *raft.Raft, among []raft.Serve
 	}
 	asking.Wait()
 	slices.SortStableFunc(all, func(a, b candidate) int { return cmp.Compare(b.info.Applied, a.info.Applied) })
+	c.mu.Lock()
+	seal := c.seal
+	c.mu.Unlock()
+	if seal != nil {
+		seal(ctx)
+	}
 	var failed []error
 	for _, to := range all {
 		if to.err == nil {

@@ -92,6 +92,8 @@ type Cluster struct {
 	alone     time.Time                    // when it was looked last who else is in the list
 	members   []raft.Server                // of the last look
 	changed   func()                       // see OnChange
+	rules     func() (inForce, known int)  // see TellRules; nil: nobody tells
+	seal      func(context.Context)        // the same
 	disk      func() (time.Duration, bool) // how long a write to this node's log takes; nil: see TellDiskTime
 	logging   func() (uint64, bool)        // how this node's log is; nil: see TellLog
 	first     map[string]time.Time         // who was found at the address that begins the cluster, by id, and when last
@@ -244,6 +246,25 @@ func (c *Cluster) logState() (lost uint64, hangs bool) {
 		return 0, false
 	}
 	return logging()
+}
+
+// TellRules has all who ask this node told which rules are in force, and the newest that it knows. seal is called before this node hands
+// over the lead.
+func (c *Cluster) TellRules(rules func() (inForce, known int), seal func(context.Context)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.rules, c.seal = rules, seal
+}
+
+// rulesOf returns what TellRules tells; 0 where nobody does.
+func (c *Cluster) rulesOf() (inForce, known int) {
+	c.mu.Lock()
+	rules := c.rules
+	c.mu.Unlock()
+	if rules == nil {
+		return 0, 0
+	}
+	return rules()
 }
 
 // diskTime returns it in ms, -1 if it is not known.

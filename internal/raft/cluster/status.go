@@ -57,6 +57,11 @@ type Info struct {
 	LogLost  uint64 `json:"log_lines_lost"` // since its start
 	LogHangs bool   `json:"log_hangs"`      // lines can't be written now
 
+	// Rules is which version of the rules is in force, and KnowsRules the newest that the node knows; 0: it does not say, as earlier
+	// versions, which know the first one.
+	Rules      int `json:"rules"`
+	KnowsRules int `json:"knows_rules"`
+
 	Members []Seat `json:"members"`
 }
 
@@ -82,6 +87,7 @@ type Member struct {
 	LogHangs    bool   `json:"log_hangs"`       // see Info
 	Applied     uint64 `json:"applied"`         // see Info
 	Behind      uint64 `json:"behind"`          // entries that the leader has and it has not carried out
+	KnowsRules  int    `json:"knows_rules"`     // see Info; 0 too if it was not reached
 }
 
 // UnmarshalJSON implements json.Unmarshaler.
@@ -105,8 +111,10 @@ type Status struct {
 	Condition string   `json:"condition"` // see Info
 	Leader    string   `json:"leader"`    // host:port; empty: there is none
 	Term      uint64   `json:"term"`
-	Members   []Member `json:"members"`  // by address
-	MayFail   int      `json:"may_fail"` // how many more of those that follow may fail, and it serves; -1: it does not serve
+	Members   []Member `json:"members"`            // by address
+	Rules     int      `json:"rules"`              // see Info; 0: it is not known
+	HeldBack  []string `json:"rules_held_back_by"` // members for which later rules, which another one knows, are not in force yet
+	MayFail   int      `json:"may_fail"`           // how many more of those that follow may fail, and it serves; -1: it does not serve
 }
 
 // Whole returns why the next member may not be stopped yet: an error unless all are there, follow the leader and
@@ -167,6 +175,7 @@ func (c *Cluster) info() Info {
 	i.State, i.Leader, i.Term = c.standing(r)
 	i.Applied, i.Committed = r.AppliedIndex(), r.CommitIndex()
 	i.Snapshot = snapshotOf(r)
+	i.Rules, i.KnowsRules = c.rulesOf()
 	if i.State == leading {
 		i.LastContact, i.Condition = 0, "" // Condition is of the last look
 	} else if last := r.LastContact(); !last.IsZero() {
@@ -265,6 +274,7 @@ func (c *Cluster) Status(ctx context.Context) Status {
 		}
 	}
 	status.Leader, status.Term = latest.Leader, latest.Term
+	status.Rules = latest.Rules
 	voters, able := 0, 0
 	for i, of := range all {
 		m := memberOf(own.Members[i], of, latest, committed)
@@ -276,11 +286,27 @@ func (c *Cluster) Status(ctx context.Context) Status {
 			}
 		}
 	}
+	status.HeldBack = heldBack(status)
 	slices.SortFunc(status.Members, func(a, b Member) int { return strings.Compare(a.Addr+a.ID, b.Addr+b.ID) })
 	if voters > 0 && status.Leader != "" {
 		status.MayFail = max(able-(voters/2+1), -1)
 	}
 	return status
+}
+
+// heldBack returns the members that do not know the newest rules that any knows, or can't be asked, while these are not in force.
+func heldBack(status Status) (by []string) {
+	newest := status.Rules
+	for _, m := range status.Members {
+		newest = max(newest, m.KnowsRules)
+	}
+	for _, m := range status.Members {
+		if newest > max(1, status.Rules) && m.KnowsRules < newest {
+			by = append(by, m.Addr)
+		}
+	}
+	slices.Sort(by)
+	return by
 }
 
 // memberOf returns how a member is that was asked, beside who leads in the latest term that is known, and what was committed.
@@ -293,6 +319,7 @@ func memberOf(seat Seat, of asked, latest Info, committed uint64) Member {
 	m.Reached, m.State, m.Version = true, of.info.State, of.info.Version
 	m.LastContact, m.Applied, m.DiskTime = of.info.LastContact, of.info.Applied, of.info.DiskTime
 	m.LogLost, m.LogHangs = of.info.LogLost, of.info.LogHangs
+	m.KnowsRules = of.info.KnowsRules
 	if committed > m.Applied {
 		m.Behind = committed - m.Applied
 	}
