@@ -90,19 +90,21 @@ type Telling struct {
 // version does not know; nothing of it is carried out then, and nothing behind it may be. beats says whether somebody wants Result.Entries: to find
 // them costs time, and changes nothing. A *Panic says that the state is not to be trusted any more: see Refused.
 func (m *Machine) Apply(index uint64, e *Decoded, t *Telling, beats bool) (results [][]Result, err error) {
-	if err := m.knows(e.Rules, cmp.Or(e.Writer, m.writer)); err != nil {
-		return nil, err
-	}
 	defer func() {
 		if p := recover(); p != nil {
 			results, err = nil, panicOf(p, nil)
 		}
 	}()
+	if err := m.knows(e.Rules, cmp.Or(e.Writer, m.writer)); err != nil {
+		return nil, err
+	}
 	err = m.check(index, e.Entry)
 	if e.Writer != "" {
 		m.writer = e.Writer
 	}
-	m.raise(e.Rules)
+	if e.Rules != 0 {
+		m.raise(e.Rules)
+	}
 	m.BeginEntry(fencing.Instant(e.Now), fencing.Instant(e.Wall))
 	for i := range e.batches {
 		b := &e.batches[i]
