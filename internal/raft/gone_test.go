@@ -243,7 +243,8 @@ func TestALookReadsTheSnapshot(t *testing.T) {
 	if found, err := Examine(n.options.Dir); err != nil || !strings.Contains(found[0].Detail, "has the data of a node") {
 		t.Errorf("before: %v, %v", found, err)
 	}
-	path := filepath.Join(snapshotsIn(n.options.Dir), snapshotsOf(t, n)[0])
+	all := snapshotsOf(t, n) // the last one is of its end
+	path := filepath.Join(snapshotsIn(n.options.Dir), all[len(all)-1])
 	content, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
