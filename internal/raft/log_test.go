@@ -104,6 +104,38 @@ func TestALeaderThatCanNotReadItsLogEnds(t *testing.T) {
 	}
 }
 
+// A disk that fails while a node starts has it not start: it does not wait for ever.
+func TestADiskThatFailsAtAStart(t *testing.T) {
+	t.Parallel()
+	var fails atomic.Bool
+	c := newCluster(t, 1, diskOf(0, &fails))
+	n := c.nodes[0]
+	n.Close()
+	fails.Store(true)
+	again := n.options
+	l := listen(t, "127.0.0.1:0")
+	defer l.Close()
+	again.Self.Address, again.Members = l.Addr().String(), nil
+	again.Network = &hubNetwork{l, c.hub, again.Self.Address}
+	opened := make(chan error, 1)
+	go func() {
+		s, err := Open(again)
+		if err == nil {
+			<-s.Failed()
+			err = errors.Join(s.Cause(), s.Close())
+		}
+		opened <- err
+	}()
+	select {
+	case err := <-opened:
+		if !errors.Is(err, errDisk) {
+			t.Errorf("it ends with %v", err)
+		}
+	case <-time.After(time.Minute):
+		t.Error("a start does not end")
+	}
+}
+
 func awaitFailure(t *testing.T, n *node) {
 	t.Helper()
 	select {

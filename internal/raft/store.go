@@ -154,8 +154,26 @@ func Open(o Options) (*Store, error) {
 	return s, nil
 }
 
-// begin starts hashicorp/raft.
+// begin starts hashicorp/raft. Its call does not return where the log fails meanwhile: see diskLog.halt.
 func (s *Store) begin(o *Options) (err error) {
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		err = s.startRaft(o)
+	}()
+	select {
+	case <-ended:
+	case <-s.failed:
+		s.dir.log.release()
+		<-ended
+	}
+	if s.raft == nil && err == nil {
+		err = s.Cause()
+	}
+	return err
+}
+
+func (s *Store) startRaft(o *Options) (err error) {
 	d := s.dir
 	transport := &silent{newTransport(o, s.ctx.Done()), d.log, stallsFor * o.Election}
 	conf := o.config(s.notify)
