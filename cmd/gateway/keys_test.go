@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"encoding/json"
 	"errors"
@@ -10,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -120,6 +122,45 @@ func startLogged(t *testing.T, log string, settings ...string) *gatewayProcess {
 		t.Log(g.warnings())
 	})
 	return g
+}
+
+// TestLogWithoutAReader: a gateway whose log's reader has gone serves on, and counts the lines that are lost.
+func TestLogWithoutAReader(t *testing.T) {
+	t.Parallel()
+	in, out, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := redistest.FreeAddr(t)
+	gateway := exec.Command("gateway")
+	gateway.Dir, gateway.Stderr = t.TempDir(), out
+	gateway.Env = []string{"PATH=" + os.Getenv("PATH"), "FENCEPOST_LISTEN_ADDR=" + addr, "FENCEPOST_LOG_LEVEL=debug", exitAtOnce}
+	if err := errors.Join(gateway.Start(), out.Close()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { gateway.Process.Kill(); gateway.Wait() })
+	for said := bufio.NewScanner(in); said.Scan() && !strings.Contains(said.Text(), `"msg":"serving"`); {
+	}
+	in.Close()
+	for deadline := time.Now().Add(patience); ; <-time.After(10 * time.Millisecond) {
+		_, body, err := request("GET", "http://"+addr+"/metrics", "", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if lost := regexp.MustCompile(`(?m)^fencepost_log_lines_lost_total (\d+)`).FindSubmatch(body); lost != nil && string(lost[1]) != "0" {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("no line is lost")
+		}
+		request("PUT", "http://"+addr+"/locks/"+strings.Repeat("a", 300), "", map[string]string{"Host": "elsewhere"})
+	}
+	if err := gateway.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if err := gateway.Wait(); err != nil {
+		t.Errorf("told to stop, it ends with %v", err)
+	}
 }
 
 // wantInLog waits until a log has a text.

@@ -10,6 +10,8 @@ import (
 	"net"
 	"net/http"
 	"net/http/pprof"
+	"os"
+	"os/signal"
 	"runtime"
 	"syscall"
 
@@ -65,6 +67,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer, out *line
 	if err != nil {
 		return err
 	}
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) // else it would end this process when the log's reader is gone
 	return serve(ctx, cfg, cfg.logTo(out))
 }
 

@@ -14,6 +14,7 @@ import (
 
 	"fencepost/client"
 	"fencepost/fence/fencetest"
+	"fencepost/internal/lines"
 )
 
 // version is set by the Makefile's build.
@@ -67,6 +68,13 @@ type call struct {
 	shell  forShell // of acquire
 	client *client.Client
 }
+
+// mostSaid and mostBytesSaid bound what waits until it is read, and endOfSpeech how long what was said last is waited for.
+const (
+	mostSaid      = 100
+	mostBytesSaid = 1 << 20
+	endOfSpeech   = time.Second
+)
 
 // command is one of what lockctl does.
 type command struct {
@@ -128,10 +136,12 @@ func run(ctx context.Context, args []string, out, errOut io.Writer) int {
 	status := statusOf(err)
 	var e exit
 	if err != nil && !(errors.As(err, &e) && e.err == nil) {
-		fmt.Fprintln(errOut, "lockctl:", err)
+		said := lines.New(errOut, mostSaid, mostBytesSaid) // signals are caught by now: a pipe that nobody reads would hold it for good
+		fmt.Fprintln(said, "lockctl:", err)
 		if advice := accessAdvice(err); advice != "" {
-			fmt.Fprintln(errOut, "lockctl:", advice)
+			fmt.Fprintln(said, "lockctl:", advice)
 		}
+		said.Close(endOfSpeech)
 	}
 	return status
 }

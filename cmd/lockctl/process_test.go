@@ -5,7 +5,6 @@ package main
 import (
 	"bufio"
 	"bytes"
-	"context"
 	"errors"
 	"io"
 	"net/http"
@@ -321,16 +320,18 @@ func TestReleaseUnheard(t *testing.T) {
 	}
 }
 
-// TestNobodyReads: a stderr that takes no more does not keep the command from being ended.
-func TestNobodyReads(t *testing.T) {
-	t.Parallel()
-	s := system.StartTest(t, system.Options{Store: system.Embedded})
+// nobodyReads returns a pipe that takes no more, or whose reader is gone, as a program's stderr.
+func nobodyReads(t *testing.T, gone bool) *os.File {
+	t.Helper()
 	unread, full, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer unread.Close()
-	defer full.Close()
+	t.Cleanup(func() { unread.Close(); full.Close() })
+	if gone {
+		unread.Close()
+		return full
+	}
 	raw, err := full.SyscallConn()
 	if err != nil {
 		t.Fatal(err)
@@ -345,25 +346,39 @@ func TestNobodyReads(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	out := &transcript{}
-	var command string // holds the other side of its stdin: its end is seen there
-	_, _ = startLockctl(t, nil, s.Gateways[0].URL(), out, full, "run", "-ttl", "9s", "nobody/reads", "--", "sh", "-c", `echo up $$ $FENCING_TOKEN; exec sleep 300`)
-	up := out.waitFor(t, `up (\d+) (\d+)`)
-	command = up[1]
-	breakLock(t, s.Gateways[0].URL(), "nobody/reads", up[2])
-	ctx, cancel := context.WithTimeout(t.Context(), atMost)
-	defer cancel()
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for pid, _ := strconv.Atoi(command); ; {
-		if state := lookAt(pid).state; state == 0 || state == 'Z' {
-			return
-		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			t.Fatal("the command runs on, a minute after its lease was broken")
-		}
+	return full
+}
+
+// TestNobodyReads: a stderr that takes no more, or that nobody can read any more, keeps the command from nothing: it is ended
+// when its lease is lost, and lockctl ends with the status that says why.
+func TestNobodyReads(t *testing.T) {
+	t.Parallel()
+	s := system.StartTest(t, system.Options{Store: system.Embedded})
+	gateway := s.Gateways[0].URL()
+	if status, out := lockctl(t, []string{"FENCEPOST=" + gateway, "no_proxy=*"}, "acquire", "-ttl", "10m", "nobody/busy"); status != 0 {
+		t.Fatal(out)
+	}
+	for how, gone := range map[string]bool{"full": false, "gone": true} {
+		t.Run(how, func(t *testing.T) {
+			t.Parallel()
+			out := &transcript{}
+			_, ended := startLockctl(t, nil, gateway, out, nobodyReads(t, gone), "run", "-ttl", "9s", "nobody/"+how, "--", "sh", "-c", `echo up $$ $FENCING_TOKEN; exec sleep 300`)
+			up := out.waitFor(t, `up (\d+) (\d+)`)
+			breakLock(t, gateway, "nobody/"+how, up[2])
+			if status := within(t, ended, out); status != exitLost {
+				t.Errorf("after a break it ends with %d", status)
+			}
+			if pid, _ := strconv.Atoi(up[1]); lookAt(pid).state != 0 {
+				t.Errorf("the command is %c", lookAt(pid).state)
+			}
+			for want, args := range map[int][]string{
+				exitNotAcquired: {"run", "nobody/busy", "--", "true"}, exitNotFound: {"run", "nobody/free", "--", "no-such-command"},
+			} {
+				if _, ended := startLockctl(t, nil, gateway, out, nobodyReads(t, gone), args...); within(t, ended, out) != want {
+					t.Errorf("%v does not end with %d", args, want)
+				}
+			}
+		})
 	}
 }
 

@@ -38,6 +38,7 @@ const killEarly = time.Second
 
 // runUnder runs a command under a lock, and ends it before the lease can be gone.
 func runUnder(ctx context.Context, c *call) error {
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) // else it would end this process, and not the command, when stderr's reader is gone
 	path, err := findCommand(c.args[1])
 	if err != nil {
 		return err
@@ -207,13 +208,6 @@ type speech struct {
 	name string
 	out  *lines.Queue
 }
-
-// mostSaid and mostBytesSaid bound what waits until it is read, and endOfSpeech how long what was said last is waited for.
-const (
-	mostSaid      = 100
-	mostBytesSaid = 1 << 20
-	endOfSpeech   = time.Second
-)
 
 // speak begins to speak of a lock.
 func (c *call) speak(name string) speech {
