@@ -32,6 +32,7 @@ type Lock struct {
 	dir  place
 	file *os.File // nil if there is none: Look makes none
 	used []place  // directories below: see Use
+	made []place  // those of them that Use has made
 }
 
 // place is a directory that is open: no other one is taken for it.
@@ -116,15 +117,20 @@ func InUse(dir string) (bool, error) {
 	return false, l.Close()
 }
 
-// Use makes directories below that are not there, and has Held ask for them as well. Nobody may call Held meanwhile.
+// Use makes directories below that are not there, and has Held ask for them as well. Close removes those that it has made and
+// that are empty: a start that is refused leaves none. Nobody may call Held meanwhile.
 func (l *Lock) Use(sync func(dir string) error, dirs ...string) error {
 	for _, dir := range dirs {
+		_, missing := os.Stat(dir)
 		if err := Make(dir, sync); err != nil {
 			return err
 		}
 		p, err := openPlace(dir)
 		if l.used = append(l.used, p); err != nil {
 			return err
+		}
+		if errors.Is(missing, fs.ErrNotExist) {
+			l.made = append(l.made, p)
 		}
 	}
 	return nil
@@ -152,6 +158,11 @@ func Same(opened *os.File) error {
 // Close gives the lock back.
 func (l *Lock) Close() error {
 	var err error
+	for _, p := range l.made {
+		if l.dir.held() == nil && p.held() == nil {
+			_ = os.Remove(p.Name()) // it stays if there is anything in it
+		}
+	}
 	for _, p := range append(l.used, place{File: l.file}, l.dir) {
 		if p.File != nil {
 			err = errors.Join(err, p.Close())

@@ -127,13 +127,13 @@ func (d *directory) held() error {
 
 func (d *directory) openFiles(o wal.Options) (err error) {
 	d.files = wal.FilesOr(o.Files)
+	if err = disk.LogMissing(d.dir, d.files, datadir.IDFile); err != nil {
+		return fmt.Errorf("%w; %s", err, remedy)
+	}
 	if dir := filepath.Join(d.dir, disk.SnapshotsName); o.Look {
 		d.snapshots = snapshots.Look(dir, d.files)
 	} else if d.snapshots, err = snapshots.Open(dir, o.Files, d.held); err != nil {
 		return err
-	}
-	if err = disk.LogMissing(d.dir, d.files, datadir.IDFile); err != nil {
-		return fmt.Errorf("%w; %s", err, remedy)
 	}
 	if d.log, err = wal.Open(filepath.Join(d.dir, disk.LogName), o); err != nil {
 		if errors.Is(err, wal.ErrDamaged) {

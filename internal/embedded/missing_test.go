@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"maps"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -42,6 +43,7 @@ func isRefused(t *testing.T, o Options, left map[string][]byte, texts ...string)
 	writeFiles(t, dir, waltest.Moved(left, o.Dir+"/", ""))
 	at := o
 	at.Dir, at.files = dir, nil
+	had := directoriesIn(t, dir)
 	_, examined := Examine(dir)
 	s, opened := Open(at)
 	if opened == nil {
@@ -59,6 +61,24 @@ func isRefused(t *testing.T, o Options, left map[string][]byte, texts ...string)
 	if !maps.EqualFunc(is, was, bytes.Equal) {
 		t.Errorf("there is %q now, and was %q", slices.Sorted(maps.Keys(is)), slices.Sorted(maps.Keys(was)))
 	}
+	if has := directoriesIn(t, dir); !slices.Equal(has, had) {
+		t.Errorf("there are the directories %q now, and were %q", has, had)
+	}
+}
+
+// directoriesIn returns the names of the directories in one.
+func directoriesIn(t *testing.T, dir string) (names []string) {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, entry := range entries {
+		if entry.IsDir() {
+			names = append(names, entry.Name())
+		}
+	}
+	return names
 }
 
 // What is missing is not taken for nothing: neither the snapshot that the log builds on, however the store ended, nor

@@ -91,7 +91,11 @@ func TestFilesThatGoAway(t *testing.T) {
 							t.Errorf("it has failed with %v", err)
 						}
 						_, examined := Examine(n.options.Dir)
+						had := namesIn(t, n.options.Dir)
 						d, err := openAgain(t, n)
+						if has := namesIn(t, n.options.Dir); err != nil && has != had {
+							t.Errorf("a start that is refused leaves %s where there was %s", has, had)
+						}
 						if (err == nil) != (examined == nil) {
 							t.Errorf("a start says %v, a look %v", err, examined)
 						}
@@ -114,6 +118,22 @@ func TestFilesThatGoAway(t *testing.T) {
 			}
 		}
 	}
+}
+
+// namesIn returns what there is in a directory, but for the lock, which a start may make anew.
+func namesIn(t *testing.T, dir string) string {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := ""
+	for _, entry := range entries {
+		if entry.Name() != datadir.FileName {
+			names += entry.Name() + " "
+		}
+	}
+	return names
 }
 
 // openAgain opens the files of a node that is closed.
