@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/hashicorp/raft"
 
@@ -112,6 +113,46 @@ func There(dir string, files wal.Files) (bool, error) {
 		return false, err
 	}
 	return LogMissing(dir, files) != nil, nil
+}
+
+// Members returns the addresses of the members of the cluster whose data a directory has, as its newest configuration has
+// them; none where the data is that of a store without peers. It reads all of the log, and changes nothing.
+func Members(dir string, files wal.Files) (addresses []string, err error) {
+	log, err := wal.Open(filepath.Join(dir, LogName), wal.Options{Files: files, Look: true})
+	if err != nil {
+		return nil, err
+	}
+	defer log.Close() // nothing was written
+	first, err := log.FirstIndex()
+	last, errLast := log.LastIndex()
+	if err = errors.Join(err, errLast); err != nil {
+		return nil, err
+	}
+	var newest raft.Configuration
+	for at := last; at >= max(first, 1) && len(newest.Servers) == 0; at-- {
+		var entry raft.Log
+		if err := log.GetLog(at, &entry); err != nil {
+			return nil, err
+		}
+		if entry.Type == raft.LogConfiguration {
+			newest = raft.DecodeConfiguration(entry.Data)
+		}
+	}
+	of := snapshots.Look(filepath.Join(dir, SnapshotsName), files)
+	if name, err := of.Newest(); err != nil {
+		return nil, err
+	} else if name != "" && len(newest.Servers) == 0 {
+		head, content, err := of.OpenHead(name)
+		if err != nil {
+			return nil, err
+		}
+		_ = content.Close() // it is not read
+		newest = head.Configuration
+	}
+	for _, m := range newest.Servers {
+		addresses = append(addresses, string(m.Address[strings.Index(string(m.Address), "@")+1:]))
+	}
+	return addresses, nil
 }
 
 // Absolute returns where a directory is, for the log.

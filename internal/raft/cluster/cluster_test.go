@@ -20,8 +20,11 @@ import (
 	"go.uber.org/goleak"
 
 	"fencepost/internal/datadir"
+	"fencepost/internal/disk"
 	"fencepost/internal/raft/peer"
 	"fencepost/internal/redis/redistest"
+	"fencepost/internal/snapshots"
+	"fencepost/internal/wal"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -377,6 +380,43 @@ func TestID(t *testing.T) {
 	}
 	if id, err := load(); err == nil {
 		t.Errorf("votes of nobody are those of %q", id)
+	}
+}
+
+// Where the id is missing beside the data of the only member, nobody is told to empty the directory; else who the others are.
+func TestMissingID(t *testing.T) {
+	for members, wants := range map[int]string{1: "Don't empty the directory", 3: "10.0.0.1:1, 10.0.0.2:1, 10.0.0.3:1, run, start this node with an empty directory"} {
+		for _, in := range []string{disk.LogName, disk.SnapshotsName} {
+			dir := t.TempDir()
+			var all raft.Configuration
+			for i := range members {
+				address := fmt.Sprintf("10.0.0.%d:1", i+1)
+				all.Servers = append(all.Servers, raft.Server{ID: raft.ServerID(fmt.Sprint("n", i)), Address: raft.ServerAddress("n@" + address)})
+			}
+			log, err := wal.Open(filepath.Join(dir, disk.LogName), wal.Options{FileSize: 64 << 10})
+			if err != nil {
+				t.Fatal(err)
+			}
+			entry := &raft.Log{Index: 2, Term: 1, Type: raft.LogNoop}
+			if in == disk.LogName {
+				entry = &raft.Log{Index: 2, Term: 1, Type: raft.LogConfiguration, Data: raft.EncodeConfiguration(all)}
+			} else {
+				of, err := snapshots.Open(filepath.Join(dir, disk.SnapshotsName), nil, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				sink, err := of.Create(raft.SnapshotVersionMax, 1, 1, all, 1, nil)
+				if err = errors.Join(err, sink.Close()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := errors.Join(log.SetUint64([]byte("CurrentTerm"), 1), log.StoreLog(entry), log.Close()); err != nil {
+				t.Fatal(err)
+			}
+			if _, _, err := loadID(dir); err == nil || !strings.Contains(err.Error(), wants) || members == 1 && strings.Contains(err.Error(), "with an empty directory") {
+				t.Errorf("%d members, in the %s: %v", members, in, err)
+			}
+		}
 	}
 }
 

@@ -37,12 +37,27 @@ func loadID(dir string) (id string, fresh bool, err error) {
 		if voted, _, err := wal.Voted(filepath.Join(dir, "log")); err != nil || !voted { // it is that of a store without peers, which a cluster begins with
 			return peer.NewID(), err == nil, err
 		}
-		return "", false, fmt.Errorf("%s is missing, and there is data beside it: restore it, or empty the directory to have a new node join in place of this one", path)
+		return "", false, missingID(dir)
 	}
 	if err := disk.LogMissing(dir, wal.FilesOr(nil)); err != nil { // with it the votes of the node are
 		return "", false, fmt.Errorf("%w; %s", err, disk.NodeRemedy)
 	}
 	return peer.NewID(), true, nil
+}
+
+// missingID says what to do where the id of a node is missing beside its data, and changes nothing.
+func missingID(dir string) error {
+	err := fmt.Errorf("%s is missing beside the data of a node; nothing in the directory was changed. Put the file back from a copy of the directory, however old", filepath.Join(dir, datadir.IDFile))
+	members, errMembers := disk.Members(dir, wal.FilesOr(nil))
+	switch {
+	case errMembers != nil:
+		return fmt.Errorf("%w. Who the members are can't be read: %w", err, errMembers)
+	case len(members) > 1:
+		return fmt.Errorf("%w. Or, as long as most of its members, %s, run, start this node with an empty directory: it is a new node then, and the cluster takes it in",
+			err, strings.Join(members, ", "))
+	}
+	return fmt.Errorf("%w. Don't empty the directory: its node was the only member, and nobody else has the leases. Without a copy wait for the longest TTL that was in use, "+
+		"until all of them must have ended, and move the directory away", err)
 }
 
 // ExamineID returns why no node can start with the id in a directory, nil if one can, or if a gateway or nobody has the
