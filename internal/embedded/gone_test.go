@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -81,13 +82,18 @@ func (of tampering) do(t *testing.T, dir, older string) {
 	}
 }
 
-// copyTree copies a file, or a directory and what is below it.
+// copyTree copies a file, or a directory and what is below it, in which a store may make the next file of its log: the first
+// name of that may be gone when it is to be opened.
 func copyTree(t *testing.T, from, to string) {
 	t.Helper()
 	if info, err := os.Stat(from); err != nil {
 		t.Fatal(err)
 	} else if info.IsDir() {
-		if err := errors.Join(os.MkdirAll(to, 0o700), os.CopyFS(to, os.DirFS(from))); err != nil {
+		err := fs.ErrNotExist
+		for errors.Is(err, fs.ErrNotExist) {
+			err = errors.Join(os.RemoveAll(to), os.MkdirAll(to, 0o700), os.CopyFS(to, os.DirFS(from)))
+		}
+		if err != nil {
 			t.Fatal(err)
 		}
 		return
@@ -146,7 +152,7 @@ func goneOnce(t *testing.T, of tampering, when string, clean bool) {
 			t.Fatal(err)
 		}
 	}
-	writeFiles(t, older, contentOf(t, dir)) // while the next file of the log is made
+	copyTree(t, dir, older)
 	known := len(k.held)
 	if err := k.acquire(3); err != nil {
 		t.Fatal(err)
