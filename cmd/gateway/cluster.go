@@ -229,7 +229,7 @@ func openCluster(ctx context.Context, cfg config, credentials *peer.Credentials,
 	} else if err != nil {
 		return nil, cantListen("FENCEPOST_CLUSTER_ADDR", addr, err)
 	}
-	store, err := raft.Open(raft.Options{Version: version,
+	store, err := raft.Open(raft.Options{Version: build(),
 		Dir: cfg.DataDir, Lock: c.Lock(), Self: raft.Member{ID: c.Self().ID, Address: c.Self().String()}, Network: c.Network(), Calls: clusterCalls{c.Calls()},
 		Alone: c.Alone, Logger: log, MaxHolders: cfg.MaxHoldersPerName,
 	})

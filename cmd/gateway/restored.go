@@ -43,7 +43,7 @@ func restored(args []string, out io.Writer) error {
 	case cfg.storeKind() != kindEmbedded && cfg.storeKind() != kindRaft:
 		return usageError{errors.New("restored: FENCEPOST_STORE is Redis or a database; gateways notice by themselves when one of those has lost something")}
 	}
-	lasts, err := embedded.Restored(embedded.Options{Dir: cfg.DataDir, Logger: slog.New(slog.DiscardHandler), Version: version}, *longest)
+	lasts, err := embedded.Restored(embedded.Options{Dir: cfg.DataDir, Logger: slog.New(slog.DiscardHandler), Version: build()}, *longest)
 	if err != nil {
 		return fmt.Errorf("FENCEPOST_DATA_DIR: %w", err)
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"hash/crc32"
 	"io"
 	"log/slog"
 	"net"
@@ -13,6 +14,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime"
+	"strings"
 	"syscall"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -29,6 +31,27 @@ import (
 
 // version is set by the Makefile's build.
 var version = "dev"
+
+// build names this build in a log, which tells by it who has decided what. Builds without a version of their own are told apart by their files.
+func build() string {
+	if version != "dev" && !strings.HasSuffix(version, "-dirty") {
+		return version
+	}
+	path, err := os.Executable()
+	if err != nil {
+		return version
+	}
+	file, err := os.Open(path)
+	if err != nil {
+		return version
+	}
+	defer file.Close()
+	sum := crc32.New(crc32.MakeTable(crc32.Castagnoli))
+	if _, err := io.Copy(sum, file); err != nil {
+		return version
+	}
+	return fmt.Sprintf("%s-%08x", version, sum.Sum32())
+}
 
 // run is the program: it returns nil after a clean end. What is logged while it serves goes to out.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer, out *lines.Queue) error {

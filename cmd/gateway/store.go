@@ -79,7 +79,7 @@ func (s *openedStore) losses() (n int64) {
 func openStore(ctx context.Context, cfg config, secured security, log *slog.Logger, passive bool) (*openedStore, error) {
 	switch cfg.storeKind() {
 	case kindEmbedded:
-		s, err := embedded.Open(embedded.Options{Dir: cfg.DataDir, Logger: log, Version: version, MaxHolders: cfg.MaxHoldersPerName, Expect: cfg.ExpectStore})
+		s, err := embedded.Open(embedded.Options{Dir: cfg.DataDir, Logger: log, Version: build(), MaxHolders: cfg.MaxHoldersPerName, Expect: cfg.ExpectStore})
 		if err != nil {
 			return nil, fmt.Errorf("FENCEPOST_DATA_DIR: %w", err)
 		}
@@ -168,7 +168,7 @@ func redisOptions(cfg config, secured func() *tls.Config, log *slog.Logger, pass
 func sqlOptions(cfg config, log *slog.Logger) sql.Options {
 	quarantine, _ := cfg.quarantine() // validated before
 	return sql.Options{
-		URL: cfg.Store, Version: version, MaxSkew: cfg.MaxClockSkew, MaxHolders: cfg.MaxHoldersPerName, Logger: log,
+		URL: cfg.Store, Version: build(), MaxSkew: cfg.MaxClockSkew, MaxHolders: cfg.MaxHoldersPerName, Logger: log,
 		Quarantine: sql.Quarantine{Off: quarantine.Off, For: quarantine.For, Least: quarantine.Least},
 	}
 }

@@ -41,12 +41,17 @@ func (p *Pulse) watch(lock *sync.RWMutex, ticks <-chan time.Time, done <-chan st
 			}
 			trying = true
 			go func() {
-				lock.RLock()
-				lock.RUnlock()
+				await(lock)
 				had <- struct{}{}
 			}()
 		}
 	}
+}
+
+// await returns when the lock could be had.
+func await(lock *sync.RWMutex) {
+	lock.RLock()
+	defer lock.RUnlock()
 }
 
 // Beat says that who has the lock does something that takes long, and is not over yet.

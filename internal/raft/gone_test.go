@@ -46,10 +46,11 @@ func tamper(t *testing.T, dir, part, act string) {
 	case err != nil:
 		t.Fatal(err)
 	case act == "removed":
-		err = os.RemoveAll(to)
+		if err := os.RemoveAll(to); err != nil {
+			t.Fatal(err)
+		}
 	case act == "copied" && info.IsDir():
-		err = errors.Join(os.MkdirAll(from, 0o700), os.CopyFS(from, os.DirFS(to)))
-		if err != nil {
+		if err := errors.Join(os.MkdirAll(from, 0o700), os.CopyFS(from, os.DirFS(to))); err != nil {
 			t.Fatal(err)
 		}
 	case act == "copied":

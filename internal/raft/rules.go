@@ -117,17 +117,18 @@ func (d *directory) covered() uint64 {
 	return d.head.Index
 }
 
-// dropOthers drops what the log has beside the newest snapshot where another version has written that: a member that is behind gets the
-// snapshot then, and does not carry out by this version what the other one has decided.
+// dropOthers drops what the log has before the last entry of the newest snapshot where another version has written that: a member that is behind
+// gets the snapshot then, and does not carry out by this version what the other one has decided. That entry stays, for a leader that goes on
+// behind it asks whether it is there.
 func (d *directory) dropOthers(version string) error {
 	if d.newest == nil || d.ofOne() || d.newest.Writer() == "" || d.newest.Writer() == version {
 		return nil
 	}
 	first, err := d.log.FirstIndex()
-	if err != nil || first == 0 || first > d.covered() {
+	if err != nil || first == 0 || first >= d.covered() {
 		return err
 	}
-	return d.log.DeleteRange(first, d.covered())
+	return d.log.DeleteRange(first, d.covered()-1)
 }
 
 // defaultCloseTime bounds how long a node writes its last snapshot: the service manager has little patience, and without it only the next start

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hashicorp/raft"
+
 	"fencepost/internal/fencing"
 	"fencepost/internal/machine"
 )
@@ -190,10 +192,14 @@ func TestAnotherVersionGoesOnFromASnapshot(t *testing.T) {
 		c.reopen(i)
 	}
 	leader := c.awaitLeader()
-	for _, n := range c.nodes {
+	for i, n := range c.nodes {
 		reach(n)
 		if first, err := n.dir.log.FirstIndex(); err != nil || first >= 1 && first <= 3 {
 			t.Errorf("the log still begins with entry %d, %v", first, err)
+		}
+		var last raft.Log // a leader that goes on behind it asks for it; the one that was behind has the leader's snapshot
+		if err := n.dir.log.GetLog(n.dir.covered(), &last); err != nil && i < 2 {
+			t.Errorf("the last entry of the snapshot, %d: %v", n.dir.covered(), err)
 		}
 	}
 	if again, err := leader.Do(t.Context(), fencing.InspectRequest{Name: "a"}); err != nil || len(again.Lock.Holders) != 1 || again.Lock.Holders[0].Token != out.Holder.Token {
