@@ -70,18 +70,24 @@ func movable(t *testing.T) Build {
 	}
 	changed := strings.Replace(string(source), now, movedNow, 1) + movedBy
 	changed = strings.Replace(changed, "import (\n", "import (\n\t\"sync/atomic\"\n\t\"syscall\"\n", 1)
+	return Build{Overlay: overlaid(t, path, changed)}
+}
+
+// overlaid returns an overlay for a build in which a file has another content.
+func overlaid(t *testing.T, path, content string) (overlay string) {
+	t.Helper()
 	dir := t.TempDir()
-	file, overlay := filepath.Join(dir, "time.go"), filepath.Join(dir, "overlay.json")
+	file, overlay := filepath.Join(dir, filepath.Base(path)), filepath.Join(dir, "overlay.json")
 	replace, err := json.Marshal(map[string]map[string]string{"Replace": {path: file}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for path, content := range map[string]string{file: changed, overlay: string(replace)} {
+	for path, content := range map[string]string{file: content, overlay: string(replace)} {
 		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
-	return Build{Overlay: overlay}
+	return overlay
 }
 
 // clocked is a gateway with a wall clock that the test sets.

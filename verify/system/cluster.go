@@ -153,12 +153,16 @@ type ClusterStatus struct {
 	Leader  string
 	Term    int
 	Members []Member
+
+	Rules    int      // which version of the rules is in force
+	HeldBack []string `json:"rules_held_back_by"` // addresses of members that do not know the one that another knows
 }
 
 // Member is a member as gateway cluster status shows it.
 type Member struct {
 	ID, Address, State string
 	Voter              bool
+	Behind             int // entries of the leader's that it has not carried out
 }
 
 // ClusterStatus asks a gateway how its cluster is. Members that are away are no error.
