@@ -398,6 +398,9 @@ func examineNode(ctx context.Context, cfg config) (node string, findings []fenci
 	if refused == nil {
 		refused = cluster.ExamineID(cfg.DataDir)
 	}
+	if nodes, err := clusterNodes(cfg.Store); refused == nil && err == nil && len(nodes) == 1 {
+		refused = expected(cfg)
+	}
 	if findings == nil && refused == nil {
 		return "", nil
 	}

@@ -107,11 +107,22 @@ type condition struct {
 	unable   error          // why it could not serve now
 }
 
+// expected returns an error if a start would refuse a data directory for there is no store in it.
+func expected(cfg config) error {
+	if !cfg.ExpectStore {
+		return nil
+	}
+	return embedded.Expected(cfg.DataDir)
+}
+
 // examineStore examines the store of the settings. An embedded one is only examined from outside: to open
 // it would keep a gateway from it.
 func examineStore(ctx context.Context, cfg config) (condition, error) {
 	if cfg.storeKind() == kindEmbedded {
 		findings, err := embedded.Examine(cfg.DataDir)
+		if err == nil {
+			err = expected(cfg)
+		}
 		switch {
 		case errors.Is(err, fs.ErrPermission):
 			return condition{}, fmt.Errorf("this user can't read the store, so a gateway of this user could not open it; if the gateway runs as another user, run this as that user: %w", err)

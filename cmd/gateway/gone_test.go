@@ -194,6 +194,9 @@ func TestANewStoreIsSeen(t *testing.T) {
 		typo := filepath.Join(m.dir, "typo", "deeper")
 		settings := []string{"FENCEPOST_STORE=" + store, "FENCEPOST_DATA_DIR=typo/deeper"}
 		refused(t, m.dir, "there is no store in "+typo+", and FENCEPOST_EXPECT_STORE is true", append(settings, "FENCEPOST_EXPECT_STORE=true")...)
+		if says, err := m.run([]string{"doctor"}, append(settings, "FENCEPOST_EXPECT_STORE=true")...); err == nil || !strings.Contains(says, "there is no store in "+typo) {
+			t.Errorf("%s: the doctor says %v, %s", store, err, says)
+		}
 		if _, err := os.Stat(filepath.Dir(typo)); !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("%s: something was made: %v", store, err)
 		}

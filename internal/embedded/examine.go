@@ -130,3 +130,12 @@ func filesIn(dir string) (size int64) {
 	}
 	return size
 }
+
+// Expected returns an error if there is no store in dir, as a start does that is to find one: see Options.Expect.
+func Expected(dir string) error {
+	there, err := disk.There(dir, wal.FilesOr(nil))
+	if err == nil && !there {
+		err = disk.Expected(dir)
+	}
+	return err
+}

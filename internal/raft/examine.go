@@ -12,6 +12,7 @@ import (
 	"fencepost/internal/datadir"
 	"fencepost/internal/disk"
 	"fencepost/internal/fencing"
+	"fencepost/internal/machine"
 	"fencepost/internal/snapshots"
 	"fencepost/internal/wal"
 )
@@ -91,7 +92,7 @@ func examineOnce(dir string) (fencing.Finding, error) {
 
 // lookInto says what the data of a node are. An error says why no node starts with them.
 func lookInto(dir string, files wal.Files) (detail string, err error) {
-	head, _, err := readNewest(snapshots.Look(snapshotsIn(dir), files), dir)
+	head, newest, err := readNewest(snapshots.Look(snapshotsIn(dir), files), dir)
 	if err != nil {
 		return "", err
 	}
@@ -103,6 +104,13 @@ func lookInto(dir string, files wal.Files) (detail string, err error) {
 	overtaken, err := disk.Fits(dir, log, head, nil, files)
 	if err != nil {
 		return "", fmt.Errorf("%w; %s", err, disk.NodeRemedy)
+	}
+	covered := uint64(0)
+	if head != nil {
+		covered = head.Index
+	}
+	if err := followsRules(machine.New(), newest, covered, log); err != nil {
+		return "", err
 	}
 	last, err := log.LastIndex()
 	_, unknown := log.Get([]byte("CurrentTerm")) // hashicorp/raft's

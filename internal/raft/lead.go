@@ -67,7 +67,9 @@ func (s *Store) beginToLead() {
 				doubt = s.goOnAlone(term)
 			}
 			if doubt == nil {
-				s.startClock(term)
+				doubt = s.startClock(term)
+			}
+			if doubt == nil {
 				return
 			}
 			if pause == minPause {
@@ -109,15 +111,20 @@ func (s *Store) goOnAlone(term uint64) error {
 	return s.settled(s.raft.Apply(data, 0))
 }
 
-// startClock begins to serve.
-func (s *Store) startClock(term uint64) {
+// startClock begins to serve. In a new cluster time begins with the wall clock, so that tokens follow those of another store: it fails where
+// that can't be right.
+func (s *Store) startClock(term uint64) error {
 	base := look(s.fsm, (*machine.Machine).Now)
 	wall, from := s.clocks()
-	if base == 0 { // a new cluster: tokens follow those of another store
-		base = fencing.InstantOf(wall)
+	if base == 0 {
+		var err error
+		if base, err = (machine.Last{}).GoOnAt(fencing.InstantOf(wall)); err != nil {
+			return err
+		}
 	}
 	s.leading.Store(&leadership{term: term, base: base, from: from, clocks: s.clocks})
 	s.log.Info("this node leads the cluster", "term", term, "locks", look(s.fsm, func(m *machine.Machine) int { return m.Stats(base).Held }))
+	return nil
 }
 
 // leads reports whether this node leads in a term.

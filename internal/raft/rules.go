@@ -9,6 +9,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"fencepost/internal/disk"
 	"fencepost/internal/machine"
 )
 
@@ -20,23 +21,27 @@ func (s *Store) Rules() (inForce, known int) {
 // followsRules returns why this node can't carry out its snapshot, or what its log has behind that, as far as the rules go: machine.ErrRules is
 // wrapped then. A node asks before it takes part, for it carries out its log only once it has a vote.
 func (s *Store) followsRules() error {
-	m := s.fsm.machine
-	if newest := s.dir.newest; newest != nil {
+	return followsRules(s.fsm.machine, s.dir.newest, s.dir.covered(), s.dir.log.disk)
+}
+
+// followsRules is that of a machine that has carried out nothing, a snapshot that has the log up to an entry, nil if there is none, and that log.
+func followsRules(m *machine.Machine, newest *machine.Restored, covered uint64, log disk.Log) error {
+	if newest != nil {
 		if err := m.Follows(newest); err != nil {
 			return err
 		}
 	}
-	first, err := s.dir.log.FirstIndex()
+	first, err := log.FirstIndex()
 	if err != nil {
 		return err
 	}
-	last, err := s.dir.log.LastIndex()
+	last, err := log.LastIndex()
 	if err != nil {
 		return err
 	}
-	for at := max(first, s.dir.covered()+1); at <= last && first > 0; at++ {
+	for at := max(first, covered+1); at <= last && first > 0; at++ {
 		var entry raft.Log
-		if err := s.dir.log.disk.GetLog(at, &entry); err != nil {
+		if err := log.GetLog(at, &entry); err != nil {
 			return err
 		}
 		if entry.Type == raft.LogCommand {

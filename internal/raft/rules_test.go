@@ -117,6 +117,9 @@ func TestANodeThatMeetsOtherRules(t *testing.T) {
 		t.Errorf("it starts: %v", err)
 	}
 	_ = odd.options.Network.Close()
+	if _, err := Examine(odd.options.Dir); !errors.Is(err, machine.ErrRules) {
+		t.Errorf("the doctor says %v", err)
+	}
 	odd.Store = nil
 	if _, err := leader.Do(t.Context(), acquire("b", time.Minute)); err != nil {
 		t.Errorf("the others do not go on: %v", err)

@@ -274,22 +274,22 @@ func (s *Store) settled(future raft.Future) error {
 // stopPatience is how long a node that has failed waits for hashicorp/raft's goroutines: usually they end within an election's time.
 const stopPatience = 5 * time.Second
 
-// errStuck is of a node that has failed, and whose goroutines can't all be ended: the process is to end all the same.
-var errStuck = errors.New("not all of the node has ended, as one of hashicorp/raft's goroutines was stopped in the middle of its work")
+// errStuck is of a node whose goroutines can't all be ended: the process is to end all the same.
+var errStuck = errors.New("not all of the node has ended: its disk hangs, or one of hashicorp/raft's goroutines was stopped in the middle of its work when the log failed")
 
 // stopRaft ends hashicorp/raft. Where the node has failed, one of its goroutines may wait for another that diskLog.halt has
 // ended, for ever: then the error wraps errStuck.
 func (s *Store) stopRaft() error {
-	stopping := s.raft.Shutdown()
-	if s.Cause() == nil {
-		return stopping.Error()
+	stopping, patience := s.raft.Shutdown(), stopPatience
+	if s.Cause() == nil { // a disk may hang
+		patience = defaultCloseTime
 	}
 	stopped := make(chan error, 1)
 	go func() { stopped <- stopping.Error() }()
 	select {
 	case err := <-stopped:
 		return err
-	case <-time.After(stopPatience):
+	case <-time.After(patience):
 		return errStuck
 	}
 }
