@@ -83,7 +83,7 @@ func oneBecomesThree(t *testing.T, end os.Signal, othersWait bool) {
 	c.stop()
 	refused(t, c.dir, "a node")
 	must(t, b.gateway.end(syscall.SIGTERM))
-	b.doctor("was a cluster of one")
+	b.doctor("it can be read")
 	must(t, b.start())
 	r.goesOnAt(b)
 	told.keptAt(b.gateway, "the embedded store of the second")

@@ -215,16 +215,17 @@ func TestSnapshotOverwritten(t *testing.T) {
 	if claimed, err := slow.claim(t.Context(), a.gateway); err != nil || !claimed {
 		t.Fatal(claimed, err)
 	}
-	a.mu.Lock()
-	seq := a.memory.Applied()
-	a.mu.Unlock()
-	w := &chunkWriter{ctx: t.Context(), conn: slow, of: a, seq: seq, claimed: time.Now().Add(-time.Hour)}
 	if _, err := db.Exec("update fencepost.snapshotter set until = 'epoch'"); err != nil { // it stands still for long
 		t.Fatal(err)
 	}
 	if err := b.save(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	seq, _, err := slow.newest(t.Context()) // both write one as of the same entry
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &chunkWriter{ctx: t.Context(), conn: slow, of: a, seq: seq, claimed: time.Now().Add(-time.Hour)}
 	if _, err := w.Write([]byte("the first part of its own")); err == nil {
 		t.Error("it goes on")
 	}

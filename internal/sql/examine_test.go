@@ -47,12 +47,13 @@ func TestExamine(t *testing.T) {
 	for check, says := range map[string]string{
 		checkRole: "accepts writes", checkVersion: "PostgreSQL 1", checkPersistence: "on disk before", checkReplicas: "no standby follows it", checkTimeouts: "none of its timeouts",
 		checkLog: "kB in the database", checkClock: "differ by", checkLoss: "until the lost ones have expired",
+		checkRules: "version 1 of the rules is in force",
 	} {
 		if f := found[check]; !f.OK || !strings.Contains(f.Detail, says) {
 			t.Errorf("%s: %+v, want %q", check, f, says)
 		}
 	}
-	if c.Unable != nil || c.Stats != (fencing.Stats{}) || len(found) != 8 {
+	if c.Unable != nil || c.Stats != (fencing.Stats{}) || len(found) != 9 {
 		t.Errorf("%+v", c)
 	}
 
@@ -78,7 +79,7 @@ func TestExamine(t *testing.T) {
 		t.Errorf("the log has %d entries, had %d", after, before)
 	}
 	own, err := s.Examine(t.Context())
-	if err != nil || len(own) != 8 {
+	if err != nil || len(own) != 9 {
 		t.Errorf("%+v, %v", own, err)
 	}
 }
