@@ -193,7 +193,7 @@ func TestALineIsCopied(t *testing.T) {
 		q := opened(t, r, 10, 1<<20)
 		line := []byte("line 1\n")
 		q.Write(line)
-		copy(line, "XXXX")
+		copy(line, "else")
 		close(r.reads)
 		q.Close(time.Second)
 		check(t, "text", r.got(), "line 1\n")
