@@ -29,34 +29,44 @@ var ErrGone = errors.New("acknowledged changes are in the files that were there 
 
 // Lock is the lock on a directory. It ends with the process.
 type Lock struct {
-	dir  place
+	dir  Place
 	file *os.File // nil if there is none: Look makes none
-	used []place  // directories below: see Use
-	made []place  // those of them that Use has made
+	used []Place  // directories below: see Use
+	made []Place  // those of them that Use has made
 }
 
-// place is a directory that is open: no other one is taken for it.
-type place struct {
+// Place is a file or directory that is open to be read: no other one is taken for it.
+type Place struct {
 	*os.File
 	is os.FileInfo
 }
 
-func openPlace(path string) (p place, err error) {
-	if p.File, err = os.Open(path); err == nil {
-		p.is, err = p.Stat()
+// OpenPlace opens a file or directory. It fails as os.Open does, and then nothing is open.
+func OpenPlace(path string) (p Place, err error) {
+	if p.File, err = os.Open(path); err != nil {
+		return p, err
 	}
-	return p, err
+	if p.is, err = p.Stat(); err != nil {
+		return Place{}, errors.Join(err, p.Close())
+	}
+	return p, nil
 }
 
-// held returns an error unless the path still leads to the directory that was opened.
-func (p place) held() error {
-	switch at, err := os.Stat(p.Name()); {
+// Held returns an error that wraps ErrGone unless the path still leads to what was opened.
+func (p Place) Held() error {
+	switch same, err := leads(p.Name(), p.is); {
 	case err != nil:
 		return fmt.Errorf("%s was moved or removed while this process used it; %w: %w", p.Name(), ErrGone, err)
-	case !os.SameFile(at, p.is):
+	case !same:
 		return fmt.Errorf("%s was replaced while this process used it: the new one may be another gateway's; %w", p.Name(), ErrGone)
 	}
 	return nil
+}
+
+// leadsByStat is leads on any system.
+func leadsByStat(path string, to os.FileInfo) (bool, error) {
+	at, err := os.Stat(path)
+	return err == nil && os.SameFile(at, to), err
 }
 
 // Take locks a directory. It waits that long for a process that has the lock: it may be a
@@ -95,7 +105,7 @@ func lock(path string, create int, patience time.Duration) (*Lock, error) {
 func openLock(path string, create int) (*Lock, error) {
 	l := &Lock{}
 	var err error
-	if l.dir, err = openPlace(path); err != nil {
+	if l.dir, err = OpenPlace(path); err != nil {
 		return l, err
 	}
 	l.file, err = os.OpenFile(filepath.Join(path, FileName), create|os.O_RDWR, 0o600)
@@ -125,7 +135,7 @@ func (l *Lock) Use(sync func(dir string) error, dirs ...string) error {
 		if err := Make(dir, sync); err != nil {
 			return err
 		}
-		p, err := openPlace(dir)
+		p, err := OpenPlace(dir)
 		if l.used = append(l.used, p); err != nil {
 			return err
 		}
@@ -139,31 +149,22 @@ func (l *Lock) Use(sync func(dir string) error, dirs ...string) error {
 // Held returns an error unless the paths still lead to the directory that was locked and to those in use below it. Where
 // they do not, what is there may be another process's.
 func (l *Lock) Held() error {
-	err := l.dir.held()
+	err := l.dir.Held()
 	for i := 0; i < len(l.used) && err == nil; i++ {
-		err = l.used[i].held()
+		err = l.used[i].Held()
 	}
 	return err
-}
-
-// Same returns an error unless the name by which a file was opened still leads to it, as Held does of directories.
-func Same(opened *os.File) error {
-	is, err := opened.Stat()
-	if err != nil {
-		return err
-	}
-	return place{opened, is}.held()
 }
 
 // Close gives the lock back.
 func (l *Lock) Close() error {
 	var err error
 	for _, p := range l.made {
-		if l.dir.held() == nil && p.held() == nil {
+		if l.dir.Held() == nil && p.Held() == nil {
 			_ = os.Remove(p.Name()) // it stays if there is anything in it
 		}
 	}
-	for _, p := range append(l.used, place{File: l.file}, l.dir) {
+	for _, p := range append(l.used, Place{File: l.file}, l.dir) {
 		if p.File != nil {
 			err = errors.Join(err, p.Close())
 		}

@@ -46,10 +46,10 @@ func (system) Create(path string) (File, error) {
 	return os.OpenFile(path, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
 }
 func (system) OpenSynced(path string) (File, error) { return openSynced(path) }
-func (system) Open(path string) (Reader, error)     { return os.Open(path) }
+func (system) Open(path string) (Reader, error)     { return datadir.OpenPlace(path) }
 func (system) Rename(from, to string) error         { return os.Rename(from, to) }
 func (system) Remove(path string) error             { return os.Remove(path) }
-func (system) Same(opened Reader) error             { return datadir.Same(opened.(*os.File)) }
+func (system) Same(opened Reader) error             { return opened.(datadir.Place).Held() }
 func (system) SyncDir(path string) error            { return datadir.Sync(path) }
 
 func (system) List(dir string) ([]fs.DirEntry, error) { return os.ReadDir(dir) }

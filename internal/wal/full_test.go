@@ -8,6 +8,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/hashicorp/raft"
 
@@ -125,8 +127,10 @@ func TestNothingIsWrittenAfterAFailure(t *testing.T) {
 	}
 }
 
-// A log whose directory is another's now writes nothing that is acknowledged, and makes and removes nothing.
-func TestTheDirectoryIsAnothers(t *testing.T) {
+// A log whose directory is another's for a second writes nothing that is acknowledged, and makes and removes nothing.
+func TestTheDirectoryIsAnothers(t *testing.T) { synctest.Test(t, theDirectoryIsAnothers) }
+
+func theDirectoryIsAnothers(t *testing.T) {
 	var taken atomic.Bool
 	held := func() error {
 		if taken.Load() {
@@ -153,6 +157,7 @@ func TestTheDirectoryIsAnothers(t *testing.T) {
 			}
 		}
 		taken.Store(true)
+		time.Sleep(askEach)
 		names := fmt.Sprint(namesOf(files.Content()))
 		if err := do(l); !errors.Is(err, errTaken) {
 			t.Errorf("%s: %v", what, err)

@@ -10,6 +10,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/hashicorp/raft"
 
@@ -28,8 +29,8 @@ type Options struct {
 	Files Files
 	// FileSize is how many bytes a file has; 0 is DefaultFileSize. One with a larger frame is as large as that takes.
 	FileSize int64
-	// Held is asked before a file is made, renamed or removed, and after each write, whether the directory is still the
-	// one that was opened; nil: nobody else could have it. The files themselves the log looks after.
+	// Held is asked before a file is made, renamed or removed, and once a second after a write, whether the directory is still
+	// the one that was opened; nil: nobody else could have it. The files themselves the log looks after.
 	Held func() error
 	// Look says that nothing is to be written: neither by Open nor later.
 	Look bool
@@ -56,6 +57,7 @@ type Log struct {
 	number  uint64       // of the last frame
 	room    []byte       // for a frame, reused; aligned
 	next    func() error // waits for the file after current, which is made while that is filled
+	asked   time.Time    // when Held was asked behind a write
 	failed  error
 
 	mu sync.RWMutex // of whoever reads; who writes has writing as well
@@ -200,6 +202,20 @@ func (l *Log) Held() error {
 	return l.files.Same(current.read)
 }
 
+// askEach is how often Held is asked behind a write at most.
+const askEach = time.Second
+
+// there is Held for each write. The file's name, which leads through the directories above it, is followed each time; what Held asks
+// beside that takes longer than all else of a write but the disk's part.
+func (l *Log) there() error {
+	now := time.Now()
+	if now.Sub(l.asked) < askEach && l.files.Same(l.current.read) == nil {
+		return nil
+	}
+	l.asked = now
+	return l.Held()
+}
+
 // write makes a frame durable, and carries it out.
 func (l *Log) write(frame []byte) error {
 	l.number++
@@ -208,7 +224,7 @@ func (l *Log) write(frame []byte) error {
 	if _, err := l.current.write.WriteAt(whole, l.at); err != nil {
 		return err
 	}
-	if err := l.Held(); err != nil { // who has what is there now may have acknowledged something else
+	if err := l.there(); err != nil { // who has what is there now may have acknowledged something else
 		return err
 	}
 	l.mu.Lock()
