@@ -58,6 +58,8 @@ type upgrade struct {
 	from   Build
 	names  atomic.Int64 // how many were used
 
+	granting sync.Mutex // of whoever asks for a name that nobody has
+
 	mu    sync.Mutex
 	held  []Answer // all leases that were granted, for 10 minutes each; the first is of "job"
 	mayV2 bool     // version 2 of the rules may be in force
@@ -121,6 +123,8 @@ const tenMinutes = `{"ttl_ms":600000}`
 // grant asks for a name that nobody has, and reports whether it was granted. Version 2 of the rules, which refuses that, must not be in
 // force before may.
 func (u *upgrade) grant(g *Gateway, name string) (bool, string) {
+	u.granting.Lock()
+	defer u.granting.Unlock()
 	u.mu.Lock()
 	statuses, before := []int{http.StatusCreated}, int64(0)
 	if u.mayV2 {
@@ -201,6 +205,19 @@ func (u *upgrade) load() (more func(n int), stop func()) {
 		before := granted()
 		u.eventually("leases are granted", func() (bool, string) { return granted() >= before+n, fmt.Sprint(granted() - before) })
 	}, stop
+}
+
+// known has something be done while nothing is granted, and behind all that was granted there is another entry. Only that says what
+// came of the one before, in a database: a version that decides the last one otherwise does not know that it does.
+func (u *upgrade) known(by *Gateway, do func()) {
+	u.t.Helper()
+	u.granting.Lock()
+	defer u.granting.Unlock()
+	u.mu.Lock()
+	last := u.held[len(u.held)-1]
+	u.mu.Unlock()
+	u.eventually("a renewal stands behind what was granted", func() (bool, string) { return u.holds(by, last) })
+	do()
 }
 
 // all does something with all gateways at once.
@@ -438,20 +455,35 @@ func TestSystemRuleVersionsThatAreNotDeclared(t *testing.T) {
 				more, stop := u.load()
 				more(3)
 				for _, g := range u.Gateways {
-					if err := g.end(syscall.SIGTERM); err != nil {
-						t.Fatal(err)
-					}
-					g.Use(v3)
-					_ = g.Launch()
-					u.eventually("it is ready, or has ended, or too few are left", func() (bool, string) {
-						running := 0
-						for _, of := range u.Gateways {
-							if of.Running() {
-								running++
-							}
+					end := func() {
+						if err := g.end(syscall.SIGTERM); err != nil {
+							t.Fatal(err)
 						}
-						return !g.Running() || u.Kind == Raft && running < 2 || g.AwaitReady(time.Second) == nil, g.Log()
-					})
+						g.Use(v3)
+					}
+					launch := func() {
+						_ = g.Launch()
+						u.eventually("it is ready, or has ended, or too few are left", func() (bool, string) {
+							running := 0
+							for _, of := range u.Gateways {
+								if of.Running() {
+									running++
+								}
+							}
+							return !g.Running() || u.Kind == Raft && running < 2 || g.AwaitReady(time.Second) == nil, g.Log()
+						})
+					}
+					switch other := u.Gateways[of.gateways-1]; {
+					case u.Kind == Raft:
+						end()
+						launch()
+					case g != other:
+						u.known(g, end)
+						more(3)
+						u.known(other, launch)
+					default:
+						u.known(g, func() { end(); launch() })
+					}
 					if !g.Running() { // as a service manager does
 						_ = g.Launch()
 					}
