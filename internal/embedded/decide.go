@@ -173,7 +173,6 @@ func (s *Store) write(op machine.Op) {
 		b.now = now
 		b.index, b.entry.Term = s.machine.Applied()+1, s.disk.term
 		b.entry.Now, b.entry.Wall = int64(now), int64(wall)
-		b.entry.Behind, b.entry.Digest = s.machine.LastDigest()
 		b.telling.Watched = b.telling.Watched || s.watchers.Any()
 		s.machine.BeginEntry(now, wall)
 		s.logged = now

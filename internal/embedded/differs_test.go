@@ -60,15 +60,20 @@ func rewritten(t *testing.T, files map[string][]byte, dir string, change func(en
 	return all
 }
 
-// differing has each entry behind one say that something else had come of those before it, where it was written.
+// differing has each entry behind one say that something else had come of it, or of those before it, where it was written.
 func differing(t *testing.T, behind uint64) func(entry *raft.Log) []*raft.Log {
+	return changing(t, behind, func(e *machine.Entry) { e.Digest++ })
+}
+
+// changing changes each entry behind one.
+func changing(t *testing.T, behind uint64, change func(e *machine.Entry)) func(entry *raft.Log) []*raft.Log {
 	return func(entry *raft.Log) []*raft.Log {
 		var e machine.Entry
 		if err := machine.Strict.Unmarshal(entry.Data, &e); err != nil {
 			t.Fatal(err)
 		}
 		if entry.Index > behind {
-			e.Digest++
+			change(&e)
 		}
 		data, err := e.Encode()
 		if err != nil {
@@ -81,7 +86,8 @@ func differing(t *testing.T, behind uint64) func(entry *raft.Log) []*raft.Log {
 }
 
 // A log of which this version computes other results than the one that wrote it is refused, and says which that was,
-// whether that stands in the log or in the snapshot before it. After a clean end nothing of the log is carried out.
+// whether that stands in the log or in the snapshot before it, and if it is only the last entry that comes to something else. After a
+// clean end nothing of the log is carried out.
 func TestALogThatComesToSomethingElse(t *testing.T) {
 	for _, snapshotAt := range []int{0, 1} {
 		files, clock := waltest.New(nil), newTestClock()
@@ -94,7 +100,7 @@ func TestALogThatComesToSomethingElse(t *testing.T) {
 		s.disk.after = 1 << 20 // from here on there is no snapshot
 		mustAcquire(t, s, acquire("last", time.Hour))
 		rest(t, s)
-		killed, covered := files.Content(), s.disk.covered
+		killed, covered, last := files.Content(), s.disk.covered, s.machine.Applied()
 		if err := s.Close(); err != nil {
 			t.Fatal(err)
 		}
@@ -105,6 +111,8 @@ func TestALogThatComesToSomethingElse(t *testing.T) {
 		}
 		o.Version = "8.0.0"
 		isRefused(t, o, rewritten(t, killed, o.Dir, differing(t, covered)), "start version 7.8.9 once", "SIGTERM", "this version of the gateway computes other results")
+		later := changing(t, last-1, func(e *machine.Entry) { e.Now++ })
+		isRefused(t, o, rewritten(t, killed, o.Dir, later), "start version 7.8.9 once", "this version of the gateway computes other results")
 		o.files = waltest.New(files.Content())
 		s = open(t, o)
 		if out, err := s.Do(t.Context(), fencing.InspectRequest{Name: "last"}); err != nil || !out.Lock.Held() {

@@ -142,6 +142,7 @@ func (s *Store) takeNext() *batch {
 	}
 	b := s.next
 	s.machine.EndEntry(b.index)
+	b.entry.Behind, b.entry.Digest = s.machine.LastDigest()
 	s.noteWalls()
 	s.compact(b)
 	close(b.taken) // nothing panics from here on

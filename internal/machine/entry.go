@@ -29,7 +29,7 @@ type Entry struct {
 	Now     int64   `cbor:"3,keyasint"`           // microseconds; no rule reckons with less than of the entry before, unless the log follows a clock
 	Batches []Batch `cbor:"4,keyasint,omitempty"`
 	Wall    int64   `cbor:"5,keyasint,omitempty"` // its writer's wall clock: see WallStep
-	Behind  uint64  `cbor:"6,keyasint,omitempty"` // its writer had carried out the log up to this index; 0: it does not say
+	Behind  uint64  `cbor:"6,keyasint,omitempty"` // its writer had carried out the log up to this index, which may be its own; 0: it does not say
 	Digest  uint64  `cbor:"7,keyasint,omitempty"` // over what had come of that
 	Writer  string  `cbor:"8,keyasint,omitempty"` // the version of the gateway that writes, with the first entry that it does
 	Rules   int     `cbor:"9,keyasint,omitempty"` // from here on these decide, if they are later ones: see fencing.State.Rules

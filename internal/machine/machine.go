@@ -85,8 +85,8 @@ type Telling struct {
 	AskedOf func(*Batch) time.Time
 }
 
-// Apply carries out an entry. ErrDiffers is wrapped by the error where what came of those before it is something else than
-// at whoever wrote it; the entry is carried out then as well. ErrRules is wrapped where it raises the rules to some that this
+// Apply carries out an entry. ErrDiffers is wrapped by the error where what came of those before it, or of itself, is something else
+// than at whoever wrote it; the entry is carried out then as well. ErrRules is wrapped where it raises the rules to some that this
 // version does not know; nothing of it is carried out then, and nothing behind it may be. beats says whether somebody wants Result.Entries: to find
 // them costs time, and changes nothing. A *Panic says that the state is not to be trusted any more: see Refused.
 func (m *Machine) Apply(index uint64, e *Decoded, t *Telling, beats bool) (results [][]Result, err error) {
@@ -115,6 +115,9 @@ func (m *Machine) Apply(index uint64, e *Decoded, t *Telling, beats bool) (resul
 		results = append(results, m.batch(position{index, i, 0}, t, b, beats))
 	}
 	m.EndEntry(index)
+	if err == nil && e.Behind == index {
+		err = m.check(index, e.Entry)
+	}
 	return results, err
 }
 
@@ -442,7 +445,7 @@ var ErrDiffers = errors.New("this version of the gateway computes other results 
 // something else of those before it than is known.
 func (m *Machine) Belongs(index uint64, e *Decoded) bool { return m.check(index, e.Entry) == nil }
 
-// check compares what has come of the log before an entry with what the entry says of it, as far as that is known.
+// check compares what has come of the log up to where an entry says it with what it says, as far as that is known.
 func (m *Machine) check(index uint64, e *Entry) error {
 	if e.Behind == 0 {
 		return nil
