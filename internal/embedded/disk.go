@@ -371,8 +371,8 @@ func (d *directory) large(grown int) bool {
 func (d *directory) mostFiles() int64 { return max(d.logFiles, d.newest.Load()) }
 
 // save writes a snapshot, and drops what it has of the log, but for the last entry, by which a start knows that there is
-// one. lock is what guards the machine. check reads it before it counts.
-func (d *directory) save(snapshot *machine.Snapshot, lock sync.Locker, check func(io.Reader) error) error {
+// one. lock is what guards the machine. check reads it before it counts. With an error of goesOn it is given up, and nothing changes.
+func (d *directory) save(snapshot *machine.Snapshot, lock sync.Locker, check func(io.Reader) error, goesOn func() error) error {
 	index := snapshot.Applied()
 	if index == d.covered { // there is one of the same state
 		return nil
@@ -381,7 +381,7 @@ func (d *directory) save(snapshot *machine.Snapshot, lock sync.Locker, check fun
 	if err != nil {
 		return datadir.NoRoom(err, d.dir, "a snapshot", d.newest.Load())
 	}
-	size := counting{to: to}
+	size := counting{to: to, goesOn: goesOn}
 	w := bufio.NewWriterSize(&size, 1<<20)
 	if err = snapshot.Write(w, lock); err == nil {
 		err = w.Flush()
@@ -389,7 +389,7 @@ func (d *directory) save(snapshot *machine.Snapshot, lock sync.Locker, check fun
 	if err != nil {
 		return errors.Join(datadir.NoRoom(err, d.dir, "a snapshot", size.n), to.Cancel())
 	}
-	snapshots.Checked(to, check)
+	snapshots.Checked(to, func(from io.Reader) error { return check(reading{from, goesOn}) })
 	if err := to.Close(); err != nil {
 		return err
 	}
@@ -402,16 +402,33 @@ func (d *directory) save(snapshot *machine.Snapshot, lock sync.Locker, check fun
 	return d.log.DeleteRange(first, index-1)
 }
 
-// counting counts what is written.
+// counting counts what is written, until goesOn returns an error.
 type counting struct {
-	to raft.SnapshotSink
-	n  int64
+	to     raft.SnapshotSink
+	n      int64
+	goesOn func() error
 }
 
 func (c *counting) Write(b []byte) (int, error) {
+	if err := c.goesOn(); err != nil {
+		return 0, err
+	}
 	n, err := c.to.Write(b)
 	c.n += int64(n)
 	return n, err
+}
+
+// reading reads until goesOn returns an error.
+type reading struct {
+	io.Reader
+	goesOn func() error
+}
+
+func (r reading) Read(b []byte) (int, error) {
+	if err := r.goesOn(); err != nil {
+		return 0, err
+	}
+	return r.Reader.Read(b)
 }
 
 // room says how much room there is beside the files.

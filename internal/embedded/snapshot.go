@@ -38,7 +38,7 @@ func (s *Store) compact(b *batch) {
 		<-b.done // until then it has more than was acknowledged
 		err := b.err
 		if err == nil {
-			err = caught(func() error { return s.disk.save(snapshot, &s.mu, machine.Check) })
+			err = caught(func() error { return s.disk.save(snapshot, &s.mu, machine.Check, s.goesOn) })
 		}
 		if p, panicked := errors.AsType[*machine.Panic](err); panicked {
 			s.fail("a snapshot could not be written", p)
@@ -51,10 +51,21 @@ func (s *Store) compact(b *batch) {
 		if s.disk.tried = 0; err != nil { // until there is another file
 			s.disk.tried = s.disk.log.Bytes()
 		}
-		if err != nil && s.cause == nil {
+		if err != nil && s.cause == nil && !errors.Is(err, errCloses) {
 			s.log.Warn("a snapshot could not be taken; the log grows until the next one", "error", err)
 		}
 	})
+}
+
+// errCloses is of a snapshot in whose place Close takes one.
+var errCloses = errors.New("the store is being closed, and takes another snapshot")
+
+// goesOn returns errCloses from Close on.
+func (s *Store) goesOn() error {
+	if s.closing.Load() {
+		return errCloses
+	}
+	return nil
 }
 
 // saving is a snapshot that is being written.
@@ -82,7 +93,7 @@ func (s *Store) lastSnapshot() error {
 	}
 	telling := time.AfterFunc(tellAfter, func() { s.log.Info("writing the final snapshot") })
 	defer telling.Stop()
-	if err := s.disk.save(snapshot, &s.mu, machine.Skim); err != nil { // who ends it waits
+	if err := s.disk.save(snapshot, &s.mu, machine.Skim, func() error { return nil }); err != nil { // who ends it waits
 		return fmt.Errorf("the last snapshot was not written: nothing is lost, and the next start takes longer: %w", err)
 	}
 	if took := time.Since(began); took > tellAfter {

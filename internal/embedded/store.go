@@ -89,6 +89,7 @@ type Store struct {
 	ended     chan struct{} // closed when flushAll has ended
 	failed    chan struct{} // closed when a flush has failed
 	close     sync.Once
+	closing   atomic.Bool
 	listener  atomic.Pointer[fencing.Listener]
 	watchers  fencing.Watchers
 	walls     atomic.Pointer[machine.WallSteps]
@@ -361,6 +362,7 @@ func (s *Store) Check(ctx context.Context) error {
 func (s *Store) Close() error {
 	var err error
 	s.close.Do(func() {
+		s.closing.Store(true)
 		s.gathered.Stop()
 		s.mu.Lock()
 		healthy := s.cause == nil
