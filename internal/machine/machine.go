@@ -83,6 +83,10 @@ type Telling struct {
 
 	// AskedOf, if it is there, says what Asked is of a batch that begins.
 	AskedOf func(*Batch) time.Time
+
+	// Tries has an operation that panics be refused in place where a copy shows that it does: see tried. Panics gets what they panicked with.
+	Tries  bool
+	Panics []*Panic
 }
 
 // Apply carries out an entry. ErrDiffers is wrapped by the error where what came of those before it, or of itself, is something else
@@ -173,7 +177,7 @@ func (m *Machine) batch(at position, t *Telling, b *decodedBatch, beats bool) []
 	for i, op := range b.ops {
 		results[i].Index, at.op = at.index, i
 		switch kind := b.kinds[i]; {
-		case m.refused[at]:
+		case m.refused[at] || t.Tries && op != nil && m.tried(at, t, guard, op):
 			results[i].Out = m.refuse(op)
 			continue
 		case op != nil:

@@ -7,8 +7,8 @@ import (
 )
 
 // RestAfterPanic is for how long, by the time of the log, nothing is changed on a name after an operation on it has panicked:
-// whoever repeats it is refused without being tried. It is long, as each try has a node carry out the log since its newest snapshot
-// once more, and stops all names for that.
+// whoever repeats it is refused without being tried. It is long, as the first panic has a node carry out the log since its newest
+// snapshot once more, and stops all names for that.
 const RestAfterPanic = time.Hour
 
 // Refused are the operations of a log that count as ones that could not be carried out, for they panic: all that they leave behind is
@@ -58,6 +58,26 @@ func locate(at *position, b *decodedBatch) {
 		}
 	}
 	panic(caught)
+}
+
+// tried reports whether an operation panics on copies of what it depends on, and is to be refused: this machine is as it was then. Where one has
+// panicked more may follow, so it tries while a name rests, which is so at all nodes alike. One with too much to copy is not tried.
+func (m *Machine) tried(at position, t *Telling, guard fencing.Guard, op fencing.Op) (panics bool) {
+	if len(m.resting) == 0 || fencing.OnlyLooks(op) {
+		return false
+	}
+	part, ok := m.Part([]fencing.Op{op})
+	if !ok {
+		return false
+	}
+	p := Caught(func() { part.Step(at.index, &Telling{Quiet: true}, guard, op) })
+	if p == nil {
+		return false
+	}
+	where := at
+	p.at = &where
+	t.Panics = append(t.Panics, p)
+	return m.refused.Add(p)
 }
 
 // refuse is all that is done of an operation that panics.

@@ -24,6 +24,12 @@ func poisoned(name fencing.Name) Op {
 // carriedOut carries out a log as every driver does: what panics is refused, in a machine that begins anew.
 func carriedOut(t *testing.T, log []logged, refused Refused) *Machine {
 	t.Helper()
+	return tryOut(t, log, refused, false, new(int), new(int))
+}
+
+// tryOut is carriedOut, which tries or does not, and counts how often it begins again, and what it finds in place.
+func tryOut(t *testing.T, log []logged, refused Refused, tries bool, again, found *int) *Machine {
+	t.Helper()
 again:
 	for {
 		m := testMachine(t)
@@ -31,12 +37,15 @@ again:
 		for _, l := range log {
 			e, err := Decode(l.data)
 			if err == nil {
-				_, err = m.Apply(l.index, e, &Telling{}, false)
+				told := &Telling{Tries: tries}
+				_, err = m.Apply(l.index, e, told, false)
+				*found += len(told.Panics)
 			}
 			if p, panicked := errors.AsType[*Panic](err); panicked {
 				if !refused.Add(p) {
 					t.Fatal(err)
 				}
+				*again++
 				continue again
 			}
 			if err != nil {
@@ -47,27 +56,33 @@ again:
 	}
 }
 
+// mixed is a log that has operations which panic among others: those of logOf.
+func mixed(t *testing.T, seed uint64) (mixed []logged, poisons int) {
+	t.Helper()
+	mixed = logOf(seed, 60)
+	for i := 5; i < len(mixed); i += 20 {
+		d, err := Decode(mixed[i].data)
+		if err != nil {
+			t.Fatal(err)
+		}
+		e := *d.Entry
+		e.Batches = slices.Clone(e.Batches)
+		b := &e.Batches[len(e.Batches)-1]
+		at := len(b.Ops) / 2
+		b.Ops = slices.Insert(slices.Clone(b.Ops), at, poisoned(fencing.Name(fmt.Sprint("poison", i))))
+		if mixed[i].data, err = e.Encode(); err != nil {
+			t.Fatal(err)
+		}
+		poisons++
+	}
+	return mixed, poisons
+}
+
 // What is refused leaves nothing behind but that its name rests, whatever it had changed by then; the others of its entry count.
 func TestWhatPanicsIsAsIfItHadNotBegun(t *testing.T) {
 	for seed := range uint64(20) {
 		plain := logOf(seed, 60)
-		mixed := slices.Clone(plain)
-		poisons := 0
-		for i := 5; i < len(mixed); i += 20 {
-			d, err := Decode(mixed[i].data)
-			if err != nil {
-				t.Fatal(err)
-			}
-			e := *d.Entry
-			e.Batches = slices.Clone(e.Batches)
-			b := &e.Batches[len(e.Batches)-1]
-			at := len(b.Ops) / 2
-			b.Ops = slices.Insert(slices.Clone(b.Ops), at, poisoned(fencing.Name(fmt.Sprint("poison", i))))
-			if mixed[i].data, err = e.Encode(); err != nil {
-				t.Fatal(err)
-			}
-			poisons++
-		}
+		mixed, poisons := mixed(t, seed)
 		refused := Refused{}
 		with, without := carriedOut(t, mixed, refused), carriedOut(t, plain, Refused{})
 		if len(refused) != poisons {
@@ -124,6 +139,23 @@ func TestANameRestsAfterAPanic(t *testing.T) {
 		}
 		if err := renew(late); err == nil || err.Code != fencing.CodeLeaseLost {
 			t.Errorf("%s: a renewal when it has rested is answered %v", what, err)
+		}
+	}
+}
+
+// Once a name rests, what panics is found out by a copy, and comes to the same: nobody has to begin anew but once.
+func TestPanicsInARowAreRefusedInPlace(t *testing.T) {
+	for seed := range uint64(20) {
+		log, poisons := mixed(t, seed)
+		for tries, want := range map[bool]int{true: 1, false: poisons} {
+			refused, again, panics := Refused{}, 0, 0
+			m := tryOut(t, log, refused, tries, &again, &panics)
+			if len(refused) != poisons || again != want || panics != poisons-again {
+				t.Errorf("seed %d, %v: %d of %d are refused; began anew %d times, %d found in place", seed, tries, len(refused), poisons, again, panics)
+			}
+			if !bytes.Equal(encoded(t, m), encoded(t, carriedOut(t, log, Refused{}))) {
+				t.Errorf("seed %d, %v: it comes to something else", seed, tries)
+			}
 		}
 	}
 }

@@ -84,7 +84,7 @@ func (m *fsm) Apply(l *raft.Log) any {
 		return &applied{stale: true}
 	}
 	leads := m.leads(e.Term)
-	t := &machine.Telling{Quiet: l.Index <= m.quiet.Load(), Watched: m.watchers.Any(), AskedOf: m.askedOf}
+	t := &machine.Telling{Quiet: l.Index <= m.quiet.Load(), Watched: m.watchers.Any(), AskedOf: m.askedOf, Tries: true}
 	a := &applied{stale: e.Term != l.Term}
 	m.mu.Lock()
 	if m.stopped {

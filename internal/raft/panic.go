@@ -14,11 +14,16 @@ import (
 var errPanicked = errors.New("the log can't be carried out by this version of the gateway; put back the version that was there before, and report it")
 
 // carryOut has the machine carry out an entry. An operation of it that panics, and may have changed half of what it changes, is refused:
-// the machine is made anew, as it was before the entry, and carries that out without it. So do all nodes, at each start as well. anew says
-// that this was so: then a snapshot spares the next time the log. errPanicked is wrapped where it is no operation that panics. The caller holds the mutex.
+// the machine is made anew, as it was before the entry, and carries that out without it; or it finds that out by a copy. So do all nodes, at each
+// start as well. anew says that one was refused: then a snapshot spares the next time the log. errPanicked is wrapped where it is no operation that panics. The caller holds the mutex.
 func (m *fsm) carryOut(index uint64, e *machine.Decoded, t *machine.Telling, leads bool) (results [][]machine.Result, anew bool, err error) {
 	for {
 		results, err = m.machine.Apply(index, e, t, leads)
+		for _, p := range t.Panics {
+			m.panicked(p, index <= m.quiet.Load())
+			anew = true
+		}
+		t.Panics = nil
 		p, panicked := errors.AsType[*machine.Panic](err)
 		if !panicked {
 			return results, anew, err

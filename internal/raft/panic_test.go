@@ -2,7 +2,10 @@ package raft
 
 import (
 	"context"
+	"fmt"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -114,6 +117,55 @@ func TestAnOperationThatPanicsIsRefused(t *testing.T) {
 		}
 	}
 	c.agreed()
+}
+
+// Of panics in a row the first has a node read its log, however many names they are on.
+func TestPanicsInARowReadTheLogOnce(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 3, nil)
+	read := make([]atomic.Int64, len(c.nodes))
+	for i, n := range c.nodes {
+		n.fsm.mu.Lock()
+		anew := n.fsm.anew
+		n.fsm.anew = func(upTo uint64, refused machine.Refused) (*machine.Machine, error) {
+			read[i].Add(1)
+			return anew(upTo, refused)
+		}
+		n.fsm.mu.Unlock()
+	}
+	const panics = 20
+	for i := range panics {
+		if _, err := c.nodes[i%3].Do(t.Context(), poison(fencing.Name(fmt.Sprint("new", i)))); code(err) != fencing.CodeUnavailable {
+			t.Errorf("answered %v", err)
+		}
+	}
+	c.agreed()
+	for i, n := range c.nodes {
+		if got, counted := read[i].Load(), n.Panics(); got != 1 || counted != panics {
+			t.Errorf("node %d read its log %d times, and counts %d", i, got, counted)
+		}
+	}
+}
+
+// A snapshot that takes the place of the log while a machine is made of that is read then.
+func TestTheLogIsCutWhileAMachineIsMade(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 1, nil)
+	n := c.nodes[0]
+	for i := range 5 {
+		if _, err := n.Do(t.Context(), acquire(fencing.Name(fmt.Sprint("n", i)), time.Minute)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	at, digest := c.agreed()
+	cut := sync.OnceFunc(func() { compacted(t, n) })
+	made, err := n.dir.machineAt(at, machine.Refused{}, cut)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if is, known := made.DigestAt(at); !known || is != digest {
+		t.Errorf("it comes to %x, %v, the node to %x", is, known, digest)
+	}
 }
 
 // A cluster of one that becomes a single gateway, and that becomes a cluster again, refuse what was refused.
