@@ -106,6 +106,8 @@ func (s *Store) ask(ctx context.Context, m message) (*answer, error) {
 			return a, nil
 		case a.Removed:
 			return nil, removed()
+		case a.Verdict == unknown && len(a.Outcomes) == 1 && a.Outcomes[0].Err != nil:
+			return nil, a.Outcomes[0].Err
 		}
 		timer := time.NewTimer(pause)
 		select {

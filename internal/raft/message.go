@@ -73,7 +73,7 @@ type answer struct {
 	Version int     `cbor:"1,keyasint"`
 	Verdict verdict `cbor:"2,keyasint"`
 
-	Outcomes []fencing.Outcome `cbor:"3,keyasint,omitempty"` // of the operations of a batch, or of Op
+	Outcomes []fencing.Outcome `cbor:"3,keyasint,omitempty"` // of the operations of a batch, or of Op; with unknown: why asking again is of no use
 	Entries  []fencing.Entry   `cbor:"4,keyasint,omitempty"`
 	Expiry   fencing.Expiry    `cbor:"5,keyasint,omitempty"`
 	Page     fencing.ListPage  `cbor:"6,keyasint,omitempty"`
@@ -197,7 +197,11 @@ func (s *Store) serve(ctx context.Context, m *message) (*answer, error) {
 	case errors.Is(err, errRefused):
 		return &answer{Verdict: refused}, nil
 	case err != nil:
-		return &answer{Verdict: unknown}, nil
+		a = &answer{Verdict: unknown}
+		if _, panicked := errors.AsType[*machine.Panic](err); panicked {
+			a.Outcomes = []fencing.Outcome{{Err: fencing.BrokenError(0)}}
+		}
+		return a, nil
 	}
 	a.Verdict, a.Walls = done, s.fsm.wall.steps().Since(m.Wall)
 	return a, nil

@@ -119,6 +119,29 @@ func TestAnOperationThatPanicsIsRefused(t *testing.T) {
 	c.agreed()
 }
 
+// A read that panics ends nobody, wherever it was asked, and is not repeated.
+func TestAReadThatPanics(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 3, nil)
+	leader := c.awaitLeader()
+	for _, n := range c.nodes {
+		before := leader.Panics()
+		_, err := n.ask(t.Context(), message{Errand: errandList}) // of no list
+		if e := fencing.AsError(err); e == nil || e.Code != fencing.CodeUnavailable || !strings.Contains(e.Detail, "report it") {
+			t.Errorf("answered %v", err)
+		}
+		if got := leader.Panics() - before; got != 1 {
+			t.Errorf("it has panicked %d times", got)
+		}
+		if _, err := n.Do(t.Context(), acquire(fencing.Name("behind/"+n.self.ID), time.Minute)); err != nil {
+			t.Error(err)
+		}
+		if _, err := n.List(t.Context(), fencing.ListRequest{Limit: 10}); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // Of panics in a row the first has a node read its log, however many names they are on.
 func TestPanicsInARowReadTheLogOnce(t *testing.T) {
 	t.Parallel()

@@ -157,18 +157,30 @@ func (s *Store) serveRead(ctx context.Context, l *leadership, m *message) (*answ
 	if err != nil {
 		return nil, err
 	}
+	var op fencing.Op
+	if m.Errand == errandLook {
+		if op, err = machine.DecodeOp(m.Op); err != nil {
+			return nil, err
+		}
+	}
+	a := &answer{}
+	if p := machine.Caught(func() { s.read(a, m, op, now) }); p != nil { // nothing is changed by it, and another leader would panic as well
+		s.notePanic(p, false)
+		return nil, p
+	}
+	return a, nil
+}
+
+// read fills in the answer to what only looks, at an instant.
+func (s *Store) read(a *answer, m *message, op fencing.Op, now fencing.Instant) {
 	switch m.Errand {
 	case errandStats:
-		return &answer{Stats: look(s.fsm, func(of *machine.Machine) fencing.Stats { return of.Stats(now) })}, nil
+		a.Stats = look(s.fsm, func(of *machine.Machine) fencing.Stats { return of.Stats(now) })
 	case errandList:
-		return &answer{Page: s.fsm.list(*m.List, now, m.Batch.Guard())}, nil
+		a.Page = s.fsm.list(*m.List, now, m.Batch.Guard())
+	default:
+		a.Outcomes = []fencing.Outcome{look(s.fsm, func(of *machine.Machine) fencing.Outcome { return of.Look(op, now, m.Batch.Guard()) })}
 	}
-	op, err := machine.DecodeOp(m.Op)
-	if err != nil {
-		return nil, err
-	}
-	out := look(s.fsm, func(of *machine.Machine) fencing.Outcome { return of.Look(op, now, m.Batch.Guard()) })
-	return &answer{Outcomes: []fencing.Outcome{out}}, nil
 }
 
 // readingTime returns the instant by which a read is answered. What has come due by it has

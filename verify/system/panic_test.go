@@ -111,13 +111,6 @@ func (r *rotten) logged(g *Gateway) {
 	}
 }
 
-// alike waits until the cluster is whole and its nodes have carried out the same.
-func (r *rotten) alike() {
-	r.t.Helper()
-	r.whole()
-	r.settled()
-}
-
 // A rule that panics, in real processes: all that was granted is kept, and all other names go on.
 func TestSystemAPanicInARule(t *testing.T) {
 	t.Run("embedded", func(t *testing.T) {
@@ -191,7 +184,7 @@ func testRottenCluster(t *testing.T) {
 	if err := killed.Start(); err != nil {
 		t.Fatal(err)
 	}
-	r.alike()
+	r.settled()
 	for _, g := range r.Gateways {
 		if g != killed {
 			r.counts(g, 12)
@@ -212,7 +205,8 @@ func testRottenCluster(t *testing.T) {
 		if err := g.Start(); err != nil {
 			t.Fatal(err)
 		}
-		r.alike()
+		r.whole()
+		r.settled()
 	}
 	wiped(killed)
 	r.rests()
@@ -229,7 +223,8 @@ func testRottenCluster(t *testing.T) {
 	if err := away.Start(); err != nil {
 		t.Fatal(err)
 	}
-	r.alike()
+	r.whole()
+	r.settled()
 	r.rests()
 	r.broken(away, http.MethodPost, "poison/third", "", tenMinutes)
 	more(3)
@@ -241,6 +236,7 @@ func testRottenCluster(t *testing.T) {
 
 	more, stop = r.load() // to the mended version, one by one
 	for _, g := range r.Gateways {
+		r.whole()
 		r.settled()
 		r.replace(g, r.mended)
 		more(3)
