@@ -13,8 +13,9 @@ const (
 	alonePartitions   = 1   // of one Redis, and one with Sentinels
 )
 
-// layoutVersion is that of keys and records. It is written down with the number of
-// partitions in the guard of each.
+// layoutVersion is that of keys and records, and of what they mean. It is written down with the number of partitions in the guard of
+// each. Gateways with one layout decide beside each other, each by its own library: whoever changes what a field means, or who may hold
+// together, raises it.
 const layoutVersion = "10"
 
 // maxHistories is how many names have a history, in all partitions together.
