@@ -26,12 +26,11 @@ func TestExpireBeyondWhatWasTried(t *testing.T) {
 	url := initialised(t, server.Database(t))
 	db := server.DB(t, url)
 	a := openGateway(t, Options{URL: url, Logger: testLog(t)})
-	var last grant
+	var ends time.Time
 	for _, name := range []fencing.Name{"x/1", "x/2"} {
-		last = acquire(t, a, name, 500*time.Millisecond)
-		guarding(t, db, name, last.token)
+		ends = guardingBeyond(t, db, a, request(name, time.Minute))
 	}
-	over(t, last.asked.Add(time.Second))
+	over(t, ends)
 	if _, err := a.Expire(t.Context(), 1); err != nil { // it would wait for the guards, and give up
 		t.Errorf("nobody is served: %v", err)
 	}
@@ -44,12 +43,10 @@ func TestOtherHoldersOfASharedLock(t *testing.T) {
 	url := initialised(t, server.Database(t))
 	db := server.DB(t, url)
 	a := openGateway(t, Options{URL: url, Logger: testLog(t)})
-	one, two := request("shared", time.Second), request("shared", time.Minute)
+	one, two := request("shared", time.Minute), request("shared", time.Minute)
 	one.Mode, two.Mode = fencing.ModeShared, fencing.ModeShared
 	mustDo(t, a, two)
-	asked := time.Now()
-	guarding(t, db, "shared", mustDo(t, a, one).Holder.Token)
-	over(t, asked.Add(1500*time.Millisecond))
+	over(t, guardingBeyond(t, db, a, one))
 	if _, err := a.Do(t.Context(), fencing.RenewRequest{Name: "shared", Lease: two.Lease}); err != nil {
 		t.Errorf("another holder can't renew: %v", err)
 	}

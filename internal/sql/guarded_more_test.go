@@ -52,14 +52,12 @@ func TestRetriesBesideAGuard(t *testing.T) {
 	url := initialised(t, server.Database(t))
 	db := server.DB(t, url)
 	a := openGateway(t, Options{URL: url, Logger: testLog(t)})
-	one, two := request("shared", time.Second), request("shared", time.Minute)
+	one, two := request("shared", time.Minute), request("shared", time.Minute)
 	one.Mode, two.Mode = fencing.ModeShared, fencing.ModeShared
 	mustDo(t, a, two)
-	asked := time.Now()
-	guarding(t, db, "shared", mustDo(t, a, one).Holder.Token)
 	g := acquire(t, a, "noticed", time.Minute)
 	guarding(t, db, "noticed", g.token)
-	over(t, asked.Add(1500*time.Millisecond))
+	over(t, guardingBeyond(t, db, a, one))
 	if _, err := a.Do(t.Context(), two); err != nil {
 		t.Errorf("a retry of a holder: %v", err)
 	}

@@ -24,6 +24,15 @@ func guarding(t *testing.T, db *sql.DB, name fencing.Name, token fencing.Token) 
 	return tx
 }
 
+// guardingBeyond has a transaction guard what is acquired, and only then gives it a short TTL: it returns when that is over. The time has to pass yet.
+func guardingBeyond(t *testing.T, db *sql.DB, s *Store, r fencing.AcquireRequest) (over time.Time) {
+	t.Helper()
+	guarding(t, db, r.Name, mustDo(t, s, r).Holder.Token)
+	const ttl = 500 * time.Millisecond
+	mustDo(t, s, fencing.RenewRequest{Name: r.Name, Lease: r.Lease, TTL: ttl})
+	return time.Now().Add(2 * ttl)
+}
+
 // answered returns a channel that has the outcome of an operation when there is one.
 func answered(t *testing.T, s *Store, op fencing.Op) <-chan error {
 	done := make(chan error, 1)
@@ -54,8 +63,8 @@ func TestGuardedLease(t *testing.T) {
 	end := func(what string, ends func(g grant) <-chan error) {
 		t.Run(what, func(t *testing.T) {
 			name := fencing.Name("guarded/" + what)
-			g := acquire(t, a, name, 2*time.Second)
-			if _, err := b.Do(t.Context(), fencing.RenewRequest{Name: name, Lease: g.lease, TTL: 2 * time.Second}); err != nil {
+			g := acquire(t, a, name, time.Minute)
+			if _, err := b.Do(t.Context(), fencing.RenewRequest{Name: name, Lease: g.lease, TTL: time.Minute}); err != nil {
 				t.Fatal(err)
 			}
 			tx := guarding(t, db, name, g.token)
