@@ -111,7 +111,7 @@ func (d *directory) open(o *Options, files wal.Files) error {
 			return err
 		}
 	}
-	return d.openFiles(wal.Options{Files: files, FileSize: size, Held: d.lock.Held, Logger: o.Logger})
+	return d.openFiles(wal.Options{Files: files, FileSize: size, Held: d.kept, Logger: o.Logger})
 }
 
 // held returns an error unless what is written goes to the files that were opened, and they are still in the directory.
@@ -119,10 +119,18 @@ func (d *directory) held() error {
 	if d.lock == nil {
 		return nil
 	}
-	if err := d.lock.Held(); err != nil || d.log == nil {
+	if d.log == nil {
+		return d.kept()
+	}
+	return d.log.Held() // which asks kept
+}
+
+// kept returns an error unless the directories and the newest snapshot are still those that were opened.
+func (d *directory) kept() error {
+	if err := d.lock.Held(); err != nil || d.snapshots == nil {
 		return err
 	}
-	return d.log.Held()
+	return d.snapshots.Held()
 }
 
 func (d *directory) openFiles(o wal.Options) (err error) {
@@ -439,6 +447,9 @@ func (d *directory) room() []fencing.Finding {
 func (d *directory) close() (err error) {
 	if d.log != nil {
 		err = d.log.Close()
+	}
+	if d.snapshots != nil {
+		err = errors.Join(err, d.snapshots.Close())
 	}
 	return errors.Join(err, d.lock.Close())
 }

@@ -25,6 +25,7 @@ type tampering struct{ part, act string }
 const (
 	all      = "all"
 	log1     = "the log's file"
+	newest   = "the newest snapshot"
 	removed  = "removed"
 	renamed  = "renamed"
 	copied   = "replaced by a copy of itself"
@@ -33,7 +34,7 @@ const (
 
 // tamperings are each part of a data directory, and each act.
 func tamperings() (each []tampering) {
-	for _, part := range []string{all, disk.LogName, disk.SnapshotsName, log1, disk.BegunFile, datadir.FileName} {
+	for _, part := range []string{all, disk.LogName, disk.SnapshotsName, newest, log1, disk.BegunFile, datadir.FileName} {
 		for _, act := range []string{removed, renamed, copied, outdated} {
 			each = append(each, tampering{part, act})
 		}
@@ -53,6 +54,12 @@ func (of tampering) do(t *testing.T, dir, older string) {
 		}
 		slices.Sort(parts)
 		parts = slices.Compact(parts)
+	case newest:
+		names, err := filepath.Glob(filepath.Join(dir, disk.SnapshotsName, "*.snapshot"))
+		if err != nil || len(names) == 0 {
+			t.Fatal(names, err)
+		}
+		parts = []string{filepath.Join(disk.SnapshotsName, filepath.Base(names[len(names)-1]))}
 	case log1:
 		names, err := filepath.Glob(filepath.Join(dir, disk.LogName, "*.log"))
 		if err != nil || len(names) == 0 {
@@ -128,6 +135,9 @@ func TestFilesThatGoAway(t *testing.T) {
 	for _, clean := range []bool{true, false} {
 		for _, when := range []string{"running, and a grant follows", "running, and the end follows", "down", "killed"} {
 			for _, of := range tamperings() {
+				if of.part == newest && !clean && when != "down" { // there is none
+					continue
+				}
 				t.Run(fmt.Sprintf("%s %s, %s, snapshot %t", of.part, of.act, when, clean), func(t *testing.T) {
 					goneOnce(t, of, when, clean)
 				})
@@ -182,7 +192,7 @@ func goneOnce(t *testing.T, of tampering, when string, clean bool) {
 			t.Errorf("it ends with: %v", err)
 		}
 		is := contentOf(t, dir)
-		if of.part == disk.SnapshotsName { // the log is still what was opened
+		if of.part == disk.SnapshotsName || of.part == newest { // the log is still what was opened
 			for _, files := range []map[string][]byte{is, there} {
 				maps.DeleteFunc(files, func(path string, _ []byte) bool { return strings.HasPrefix(path, disk.LogName) })
 			}

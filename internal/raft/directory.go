@@ -62,7 +62,7 @@ func openDirectory(o *Options, fail func(error)) (*directory, error) {
 		err = d.openSnapshots(fail)
 	}
 	if err == nil {
-		d.log, err = openLog(logsIn(o.Dir), wal.Options{FileSize: int64(o.segment), Held: d.lock.Held, Logger: o.Logger}, o.wrapLog, fail)
+		d.log, err = openLog(logsIn(o.Dir), wal.Options{FileSize: int64(o.segment), Held: d.kept, Logger: o.Logger}, o.wrapLog, fail)
 		if errors.Is(err, wal.ErrDamaged) {
 			err = fmt.Errorf("%w; %s", err, disk.NodeRemedy)
 		}
@@ -159,10 +159,18 @@ func readNewest(of *snapshots.Store, dir string) (*snapshots.Head, *machine.Rest
 
 // held returns an error unless what is written goes to the files that were opened, and they are still in the directory.
 func (d *directory) held() error {
-	if err := d.lock.Held(); err != nil || d.log == nil {
+	if d.log == nil {
+		return d.kept()
+	}
+	return d.log.disk.Held() // which asks kept
+}
+
+// kept returns an error unless the directories and the newest snapshot are still those that were opened.
+func (d *directory) kept() error {
+	if err := d.lock.Held(); err != nil || d.snapshots == nil {
 		return err
 	}
-	return d.log.disk.Held()
+	return d.snapshots.Held()
 }
 
 // begin marks, before anybody is told of the first entry, that there is one.
@@ -174,6 +182,14 @@ func (d *directory) begin() error {
 // ofOne reports whether the files are those of a store without peers: nothing says who the members are.
 func (d *directory) ofOne() bool {
 	return len(d.log.members.Servers)+len(d.members().Servers) == 0 && (d.log.any || d.head != nil)
+}
+
+// known are the members that the log ends with, or those of the newest snapshot.
+func (d *directory) known() raft.Configuration {
+	if len(d.log.members.Servers) > 0 {
+		return d.log.members
+	}
+	return d.members()
 }
 
 // members are those of the newest snapshot.
@@ -212,10 +228,7 @@ func (d *directory) fit(log *slog.Logger) error {
 // each where there is one. Who has no other members may go to another address, if nothing there
 // speaks against it; so may who founds a cluster.
 func (d *directory) belongs(o *Options) error {
-	members := d.log.members
-	if len(members.Servers) == 0 {
-		members = d.members()
-	}
+	members := d.known()
 	if founds := d.ofOne(); (founds || len(members.Servers) == 1) && o.Alone != nil {
 		return o.Alone(founds)
 	}
@@ -236,6 +249,9 @@ func (d *directory) close() error {
 	}
 	if d.log != nil {
 		err = errors.Join(err, d.log.Close())
+	}
+	if d.snapshots != nil {
+		err = errors.Join(err, d.snapshots.Close())
 	}
 	if d.locked {
 		err = errors.Join(err, d.lock.Close())

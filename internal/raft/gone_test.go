@@ -25,6 +25,9 @@ import (
 // logFiles is a part of a directory: all files of the log.
 const logFiles = "the files of the log"
 
+// newest is a part of a directory that has snapshots: the last of them.
+const newest = "the newest snapshot"
+
 // tamper removes a part of a directory, renames it, or puts a copy of it in its place.
 func tamper(t *testing.T, dir, part, act string) {
 	t.Helper()
@@ -37,6 +40,14 @@ func tamper(t *testing.T, dir, part, act string) {
 			tamper(t, filepath.Dir(name), filepath.Base(name), act)
 		}
 		return
+	}
+	if part == newest {
+		of := snapshots.Look(snapshotsIn(dir), wal.FilesOr(nil))
+		name, err := of.Newest()
+		if err != nil || name == "" {
+			t.Fatal(name, err)
+		}
+		part = filepath.Join(disk.SnapshotsName, name)
 	}
 	from, to := filepath.Join(dir, part), filepath.Join(t.TempDir(), "away")
 	if err := os.Rename(from, to); err != nil {
@@ -66,8 +77,11 @@ func tamper(t *testing.T, dir, part, act string) {
 func TestFilesThatGoAway(t *testing.T) {
 	for _, snapshot := range []bool{true, false} {
 		for _, when := range []string{"an entry follows", "the end follows", "it is down"} {
-			for _, part := range []string{disk.LogName, logFiles, disk.SnapshotsName, disk.BegunFile, datadir.FileName} {
+			for _, part := range []string{disk.LogName, logFiles, disk.SnapshotsName, newest, disk.BegunFile, datadir.FileName} {
 				for _, act := range []string{"removed", "renamed", "copied"} {
+					if part == newest && !snapshot && when != "it is down" { // there is none
+						continue
+					}
 					t.Run(fmt.Sprintf("%s %s, %s, snapshot %t", part, act, when, snapshot), func(t *testing.T) {
 						c := newCluster(t, 1, func(_ int, o *Options) { o.segment = 64 << 10 })
 						n := c.nodes[0]

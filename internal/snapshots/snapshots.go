@@ -17,6 +17,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/fxamacker/cbor/v2"
 	"github.com/hashicorp/raft"
@@ -46,6 +47,9 @@ type Store struct {
 	files wal.Files
 	held  func() error
 
+	mu     sync.Mutex
+	newest wal.Reader // open, so that Held takes no other file for it; nil: there is none
+
 	// Received is asked, where a snapshot up to an entry of a term is begun, whether it comes from elsewhere: its head says so
 	// then. nil: it never does.
 	Received func(index, term uint64) bool
@@ -61,7 +65,7 @@ var _ raft.SnapshotStore = (*Store)(nil)
 
 // Open opens the snapshots in a directory, which is made if it is not there. files are nil for the operating system's. held
 // is asked before a file is made, renamed or removed whether the directory is still the one that was opened; nil: nobody else
-// could have it. What a process that died had begun to write is removed.
+// could have it. What a process that died had begun to write is removed. It is to be closed.
 func Open(dir string, files wal.Files, held func() error) (*Store, error) {
 	if held == nil {
 		held = func() error { return nil }
@@ -84,7 +88,52 @@ func Open(dir string, files wal.Files, held func() error) (*Store, error) {
 			}
 		}
 	}
-	return s, s.files.SyncDir(dir) // who took one may have been killed before its name was on disk
+	if err := s.files.SyncDir(dir); err != nil { // who took one may have been killed before its name was on disk
+		return nil, err
+	}
+	names, err := s.names()
+	if err != nil || len(names) == 0 {
+		return s, err
+	}
+	return s, s.hold(names[0])
+}
+
+// hold has Held be about a snapshot, instead of the one before.
+func (s *Store) hold(id string) error {
+	f, err := s.files.Open(s.path(id))
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	before := s.newest
+	s.newest = f
+	s.mu.Unlock()
+	if before == nil {
+		return nil
+	}
+	return before.Close()
+}
+
+// Held returns an error that wraps datadir.ErrGone unless the newest snapshot is still the file that it was: the log alone may not have what that has.
+func (s *Store) Held() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.newest == nil {
+		return nil
+	}
+	return s.files.Same(s.newest)
+}
+
+// Close closes the newest snapshot, which Held knows nothing of from then on.
+func (s *Store) Close() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.newest == nil {
+		return nil
+	}
+	newest := s.newest
+	s.newest = nil
+	return newest.Close()
 }
 
 // Look is the snapshots in a directory, to be looked at: nothing is made there. The directory may be missing.
@@ -313,6 +362,9 @@ func (k *sink) Close() error {
 		return err
 	}
 	names, err := s.names()
+	if err == nil {
+		err = s.hold(names[0])
+	}
 	if err != nil {
 		return err
 	}
