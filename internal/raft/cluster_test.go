@@ -259,8 +259,6 @@ func (c *cluster) close() {
 	var closing sync.WaitGroup
 	for _, n := range c.nodes {
 		if n.Store != nil {
-			n.seal(context.Background())
-			n.leading.Store(nil) // nobody hands over to one that closes as well, for it would wait for an election
 			closing.Go(func() {
 				if err := n.Close(); err != nil {
 					c.t.Errorf("Close: %v", err)

@@ -109,7 +109,7 @@ func (s *Store) compareAt(term, index, own uint64) agreement {
 	}
 	all, another := true, false
 	var differ []member
-	for _, o := range s.askOthers(config.Configuration(), message{Errand: errandDigest, Term: term, Index: index}) {
+	for _, o := range s.askOthers(s.ctx, config.Configuration(), message{Errand: errandDigest, Term: term, Index: index}) {
 		switch {
 		case o.answer == nil:
 			all = false
@@ -169,6 +169,10 @@ func (s *Store) serveDigest(ctx context.Context, m *message) (*answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	defer context.AfterFunc(s.ctx, cancel)()
+	leaves := s.queue.isClosed()
+	if s.dir.log.left() { // who asks is not to wait
+		return &answer{Verdict: refused}, nil
+	}
 	s.fsm.await(m.Index, ctx.Done())
 	s.fsm.mu.RLock()
 	is, ok := s.fsm.machine.DigestAt(m.Index)
@@ -176,7 +180,7 @@ func (s *Store) serveDigest(ctx context.Context, m *message) (*answer, error) {
 	if !ok {
 		return &answer{Verdict: refused}, nil
 	}
-	return &answer{Verdict: done, Digest: is, Of: s.version}, nil
+	return &answer{Verdict: done, Digest: is, Of: s.version, Leaves: leaves}, nil
 }
 
 // serveDiffers stops this node, if it is the leader of its term that says so.
@@ -186,7 +190,7 @@ func (s *Store) serveDiffers(m *message) (*answer, error) {
 		s.fsm.mu.RLock()
 		if s.fsm.byAnother() { // who says so is of an earlier version, which does not know that
 			writer := s.fsm.machine.Writer()
-			err = fmt.Errorf("%w version %s, which wrote the log up to entry %d; %s", machine.ErrDiffers, writer, m.Index, wayOut(writer))
+			err = fmt.Errorf("%w version %s, which wrote the log up to entry %d; %s", machine.ErrDiffers, writer, m.Index, wayOut(writer, s.fsm.peers))
 		}
 		s.fsm.mu.RUnlock()
 		s.fsm.stop(err)

@@ -50,6 +50,7 @@ type fsm struct {
 	differs  error           // it has come to something else than a leader; nil: it has not
 	progress chan struct{}   // closed when more of the log is carried out; nil while nobody waits for it
 	grown    int             // bytes of entries since the last snapshot
+	peers    bool            // the cluster has other members
 
 	quarantine machine.QuarantineLog // of the leader
 	saved      uint64                // the last entry that a snapshot on disk has
@@ -99,7 +100,7 @@ func (m *fsm) Apply(l *raft.Log) any {
 	}
 	if m.stopped = errors.Is(err, errPanicked) || errors.Is(err, machine.ErrRules) || errors.Is(err, machine.ErrDiffers) && m.byAnother(); m.stopped {
 		if errors.Is(err, machine.ErrDiffers) {
-			err = fmt.Errorf("%w; %s", err, wayOut(m.machine.Writer()))
+			err = fmt.Errorf("%w; %s", err, wayOut(m.machine.Writer(), m.peers))
 		}
 		m.mu.Unlock()
 		m.fail(err)
@@ -133,10 +134,15 @@ func (m *fsm) byAnother() bool {
 	return writer != "" && m.version != "" && writer != m.version
 }
 
-// wayOut says what to do where this version of the gateway comes to something else than the one that writes the log.
-func wayOut(writer string) string {
-	return fmt.Sprintf("start version %s here. To go over to another one, stop all nodes of the cluster with SIGTERM while they have that version, "+
+// wayOut says what to do where this version of the gateway comes to something else than the one that writes the log, at a node that has other
+// members or none.
+func wayOut(writer string, peers bool) string {
+	says := fmt.Sprintf("start version %s here. To go over to another one, stop all nodes of the cluster with SIGTERM while they have that version, "+
 		"and then start all of them with the other one", writer)
+	if peers {
+		says += ". If that version stops here as well, this log has what each of the two has decided: start this node with an empty directory then, while the others serve"
+	}
+	return says
 }
 
 // askedOf returns when this gateway asked for a batch, if it is one of its own.
@@ -177,7 +183,17 @@ func (m *fsm) cut(from uint64) { m.quiet.Store(min(m.quiet.Load(), from-1)) }
 
 // StoreConfiguration notes an entry that changes the members. It implements
 // raft.ConfigurationStore.
-func (m *fsm) StoreConfiguration(index uint64, _ raft.Configuration) { m.reached(index) }
+func (m *fsm) StoreConfiguration(index uint64, c raft.Configuration) {
+	m.noteMembers(c)
+	m.reached(index)
+}
+
+// noteMembers notes who the members are.
+func (m *fsm) noteMembers(c raft.Configuration) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.peers = len(c.Servers) > 1
+}
 
 // await returns when all of the log up to index is carried out, or done is closed.
 func (m *fsm) await(index uint64, done <-chan struct{}) {

@@ -18,12 +18,13 @@ import (
 // written any more, for what is on disk is not known, and a write that is repeated may be
 // taken for durable though the one before it is lost.
 type diskLog struct {
-	dir   string
-	disk  walStore
-	fail  func(error)       // the node can't go on
-	cut   func(from uint64) // the log ends before an entry that it had; nil: nobody asks
-	grown func()            // its files are large; nil: nobody asks
-	mark  func() error      // there are entries; nil: nobody asks
+	dir    string
+	disk   walStore
+	fail   func(error)       // the node can't go on
+	cut    func(from uint64) // the log ends before an entry that it had; nil: nobody asks
+	grown  func()            // its files are large; nil: nobody asks
+	mark   func() error      // there are entries; nil: nobody asks
+	cutOff func()            // who has sent entries that are not stored gets no answer; nil: nobody has
 
 	// members are those that the log ends with as it was opened; empty if it says nothing of them.
 	members raft.Configuration
@@ -31,6 +32,7 @@ type diskLog struct {
 
 	mu     sync.Mutex
 	cause  error
+	leaves bool              // see leave
 	writes map[int]time.Time // those under way, and when they began
 	begun  int
 	pace   pace
@@ -140,7 +142,8 @@ func (l *diskLog) GetLog(index uint64, entry *raft.Log) error {
 // StoreLog implements raft.LogStore.
 func (l *diskLog) StoreLog(entry *raft.Log) error { return l.StoreLogs([]*raft.Log{entry}) }
 
-// StoreLogs implements raft.LogStore.
+// StoreLogs implements raft.LogStore. A leader that gets the answer of hashicorp/raft to an error believes that this node lacks the entry before
+// as well, and goes back by one: behind the first one that the log has, if that is the only one (see dropOthers), it never finds what they both have.
 func (l *diskLog) StoreLogs(entries []*raft.Log) error {
 	err := l.write(true, func() error {
 		if err := l.disk.StoreLogs(entries); err != nil || l.mark == nil {
@@ -148,6 +151,9 @@ func (l *diskLog) StoreLogs(entries []*raft.Log) error {
 		}
 		return l.mark()
 	})
+	if err != nil && l.cutOff != nil {
+		l.cutOff()
+	}
 	if err == nil && l.large() && l.grown != nil {
 		l.grown()
 	}
@@ -187,7 +193,7 @@ func (l *diskLog) large() bool {
 
 // write has do write. How long it takes is noted for entries alone: a vote and a cut are other work.
 func (l *diskLog) write(entries bool, do func() error) error {
-	write, err := l.beginWrite()
+	write, err := l.beginWrite(entries)
 	if err != nil {
 		return err
 	}
@@ -199,11 +205,14 @@ func (l *diskLog) write(entries bool, do func() error) error {
 	return nil
 }
 
-func (l *diskLog) beginWrite() (write int, err error) {
+func (l *diskLog) beginWrite(entries bool) (write int, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.cause != nil {
+	switch {
+	case l.cause != nil:
 		return 0, l.cause
+	case l.leaves && entries:
+		return 0, errLeaves
 	}
 	l.begun++
 	l.writes[l.begun] = time.Now()

@@ -88,6 +88,7 @@ type answer struct {
 	Walls    machine.WallSteps `cbor:"21,keyasint,omitempty"` // which who asks does not have
 	Rules    int               `cbor:"22,keyasint,omitempty"` // the newest that are known
 	Of       string            `cbor:"23,keyasint,omitempty"` // the version of the gateway that says Digest
+	Leaves   bool              `cbor:"24,keyasint,omitempty"` // who says Digest is about to stop
 }
 
 // call sends a message to a node, and returns its answer: after an error nothing is known.

@@ -16,7 +16,8 @@ const mostPatience = time.Minute
 // and goes on waiting though the member is back: for so long no other one might fail.
 type patient struct {
 	*raft.NetworkTransport
-	done <-chan struct{} // closed when the node ends
+	streams *streams
+	done    <-chan struct{} // closed when the node ends
 
 	mu      sync.Mutex
 	term    uint64                               // of the last heartbeat

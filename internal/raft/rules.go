@@ -60,14 +60,14 @@ type member struct {
 }
 
 // askOthers asks all members but this node at once, with a vote or without.
-func (s *Store) askOthers(c raft.Configuration, m message) []member {
+func (s *Store) askOthers(ctx context.Context, c raft.Configuration, m message) []member {
 	var others []member
 	for _, server := range c.Servers {
 		if server.ID != raft.ServerID(s.self.ID) {
 			others = append(others, member{Server: server})
 		}
 	}
-	ctx, cancel := context.WithTimeout(s.ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	var asking sync.WaitGroup
 	for i := range others {
@@ -93,7 +93,7 @@ func (s *Store) raiseRules(l *leadership) error {
 	if err := s.settled(config); err != nil {
 		return err
 	}
-	for _, o := range s.askOthers(config.Configuration(), message{Errand: errandRules}) {
+	for _, o := range s.askOthers(s.ctx, config.Configuration(), message{Errand: errandRules}) {
 		if o.answer == nil || o.answer.Rules <= before {
 			return nil
 		}

@@ -58,6 +58,7 @@ type Store struct {
 
 	election  time.Duration // see Options
 	closeTime time.Duration // how long the last snapshot may take
+	leaveTime time.Duration // see depart
 
 	ctx     context.Context // of all that goes on until Close
 	cancel  context.CancelFunc
@@ -90,8 +91,9 @@ func Open(o Options) (*Store, error) {
 	s := &Store{
 		self: o.Self, log: o.Logger, calls: o.Calls, clocks: o.clocks(), opened: time.Now(),
 		stepLimit: o.stepLimit, maxHolders: o.MaxHolders, version: o.Version, election: o.Election, closeTime: cmp.Or(o.closeTime, defaultCloseTime),
-		batch: machine.Batch{Gateway: string(gateway), MaxHolders: o.MaxHolders, StepLimit: o.stepLimit},
-		fsm:   newFSM(gateway, &o), notify: make(chan bool, 16), wake: make(chan struct{}, 1),
+		leaveTime: cmp.Or(o.leaveTime, min(o.Election, DefaultElection)),
+		batch:     machine.Batch{Gateway: string(gateway), MaxHolders: o.MaxHolders, StepLimit: o.stepLimit},
+		fsm:       newFSM(gateway, &o), notify: make(chan bool, 16), wake: make(chan struct{}, 1),
 		slots: make(chan struct{}, entriesInFlight), proposals: make(chan *proposal, entriesInFlight),
 		calling: make(chan struct{}, callsInFlight), failed: make(chan struct{}), over: make(chan struct{}),
 		queue:    queue{asked: map[uint64]time.Time{}, open: map[uint64]bool{}, gone: map[uint64]uint64{}},
@@ -124,6 +126,7 @@ func Open(o Options) (*Store, error) {
 		}
 		if err == nil {
 			m.quiet.Store(last)
+			m.noteMembers(s.dir.known())
 			s.dir.log.cut, s.dir.log.grown, s.dir.log.mark = m.cut, m.compact, s.dir.begin
 			err = s.begin(&o)
 		}
@@ -176,6 +179,7 @@ func (s *Store) begin(o *Options) (err error) {
 func (s *Store) startRaft(o *Options) (err error) {
 	d := s.dir
 	transport := &silent{newTransport(o, s.ctx.Done()), d.log, stallsFor * o.Election}
+	d.log.cutOff = func() { _ = transport.streams.cut() }
 	conf := o.config(s.notify)
 	started := false
 	defer func() {
@@ -294,12 +298,12 @@ func (s *Store) stopRaft() error {
 	}
 }
 
-// handOver gives the lead to another member: if there is nobody the others elect one. hashicorp/raft
-// gives up after the time of an election, but says nothing if it has ended, or its disk hangs.
-func (s *Store) handOver() {
+// handOver gives the lead to another member. hashicorp/raft gives up after the time of an election, but says nothing if it has ended, or its
+// disk hangs: then the others elect one.
+func (s *Store) handOver(to *raft.Server) {
 	done := make(chan struct{})
 	go func() {
-		_ = s.raft.LeadershipTransfer().Error()
+		_ = s.raft.LeadershipTransferToServer(to.ID, to.Address).Error()
 		close(done)
 	}()
 	select {
@@ -479,21 +483,18 @@ func (s *Store) Check(ctx context.Context) error {
 	return err
 }
 
-// Close implements fencing.Store. A leader writes down the wall clock, and hands over to another member first. The node has failed if its
-// files are not in the directory any more.
+// Close implements fencing.Store. A leader writes down the wall clock, and hands over to another member first: see depart. The node has failed
+// if its files are not in the directory any more.
 func (s *Store) Close() error {
 	var err error
 	s.close.Do(func() {
 		if err := s.dir.held(); err != nil {
 			s.fail(err)
 		}
-		if s.Cause() == nil && s.leading.Load() != nil {
-			s.seal(s.ctx)
-			s.handOver()
+		if s.Cause() == nil {
+			s.depart()
 		}
-		s.queue.mu.Lock()
-		s.queue.closed = true
-		s.queue.mu.Unlock()
+		s.queue.close()
 		s.cancel()
 		s.calls.Handle(nil)
 		s.lastSnapshot()

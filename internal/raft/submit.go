@@ -216,6 +216,20 @@ func (s *Store) request(ctx context.Context, b machine.Batch, admit func() bool)
 	}
 }
 
+// close has the queue take in no more.
+func (q *queue) close() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.closed = true
+}
+
+// isClosed reports whether the node is about to stop.
+func (q *queue) isClosed() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.closed
+}
+
 // wakeUp has route look for something to do.
 func (s *Store) wakeUp() {
 	select {

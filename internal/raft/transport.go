@@ -67,11 +67,18 @@ func (s *streams) Addr() net.Addr { return s.self }
 // Close implements net.Listener.
 func (s *streams) Close() error {
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	s.closed = true
-	err := s.Network.Close()
+	s.mu.Unlock()
+	return errors.Join(s.Network.Close(), s.cut())
+}
+
+// cut closes all connections: what was asked of this node has no answer then.
+func (s *streams) cut() (err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	for c := range s.open {
 		err = errors.Join(err, c.Conn.Close())
+		delete(s.open, c)
 	}
 	return err
 }
@@ -89,12 +96,12 @@ func (a address) String() string { return string(a) }
 const connectionsKept = 3
 
 func newTransport(o *Options, done <-chan struct{}) *patient {
+	all := &streams{Network: o.Network, self: address(o.Self.Address), open: map[*stream]struct{}{}}
 	return &patient{
 		NetworkTransport: raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
-			Stream:  &streams{Network: o.Network, self: address(o.Self.Address), open: map[*stream]struct{}{}},
-			MaxPool: connectionsKept, Timeout: ioTimeout, Logger: newLogger(o.Logger, "network"),
+			Stream: all, MaxPool: connectionsKept, Timeout: ioTimeout, Logger: newLogger(o.Logger, "network"),
 		}),
-		done: done, awaited: map[raft.ServerAddress]chan struct{}{},
+		streams: all, done: done, awaited: map[raft.ServerAddress]chan struct{}{},
 	}
 }
 
@@ -133,7 +140,7 @@ func (w *logWriter) Write(line []byte) (int, error) {
 		text = strings.TrimSpace(rest)
 	}
 	if warns {
-		if level = slog.LevelWarn; w.repeats(text) {
+		if level = slog.LevelWarn; strings.Contains(text, errLeaves.Error()) || w.repeats(text) {
 			level = slog.LevelDebug
 		}
 	}
