@@ -59,7 +59,7 @@ func openDirectory(o *Options, fail func(error)) (*directory, error) {
 	}
 	err := d.prepare(o)
 	if err == nil {
-		err = d.openSnapshots(fail)
+		err = d.openSnapshots(o.Version, fail)
 	}
 	if err == nil {
 		d.log, err = openLog(logsIn(o.Dir), wal.Options{FileSize: int64(o.segment), Held: d.kept, Logger: o.Logger}, o.wrapLog, fail)
@@ -122,7 +122,7 @@ func roomForNew(dir string, free func(dir string) (bytes int64, known bool), seg
 
 // openSnapshots opens the snapshots and reads the newest one: hashicorp/raft would pass over
 // one that is damaged for an older one. A node whose directory is another one by then can't go on.
-func (d *directory) openSnapshots(fail func(error)) (err error) {
+func (d *directory) openSnapshots(version string, fail func(error)) (err error) {
 	d.snapshots, err = snapshots.Open(snapshotsIn(d.path), nil, func() error {
 		err := d.held()
 		if err != nil {
@@ -133,6 +133,7 @@ func (d *directory) openSnapshots(fail func(error)) (err error) {
 	if err != nil {
 		return err
 	}
+	d.snapshots.By = version
 	if err := disk.LogMissing(d.path, wal.FilesOr(nil)); err != nil {
 		return fmt.Errorf("%w; %s", err, disk.NodeRemedy)
 	}

@@ -50,6 +50,7 @@ type fsm struct {
 	differs  error           // it has come to something else than a leader; nil: it has not
 	progress chan struct{}   // closed when more of the log is carried out; nil while nobody waits for it
 	grown    int             // bytes of entries since the last snapshot
+	doubtful uint64          // the last entry of which an operation was refused, until one that follows says that its writer came to the same; 0: none
 	peers    bool            // the cluster has other members
 
 	quarantine machine.QuarantineLog // of the leader
@@ -92,11 +93,11 @@ func (m *fsm) Apply(l *raft.Log) any {
 		m.mu.Unlock()
 		return &applied{stale: true}
 	}
-	before, large := m.machine.Rules(), false
+	before, refused := m.machine.Rules(), false
 	if a.stale {
 		m.machine.Reached(l.Index)
 	} else {
-		a.results, large, err = m.carryOut(l.Index, e, t, leads)
+		a.results, refused, err = m.carryOut(l.Index, e, t, leads)
 	}
 	if m.stopped = errors.Is(err, errPanicked) || errors.Is(err, machine.ErrRules) || errors.Is(err, machine.ErrDiffers) && m.byAnother(); m.stopped {
 		if errors.Is(err, machine.ErrDiffers) {
@@ -115,7 +116,13 @@ func (m *fsm) Apply(l *raft.Log) any {
 	m.noteDigest()
 	m.wake()
 	m.grown += len(l.Data)
-	large = large || m.grown > snapshotAfter
+	large := m.grown > snapshotAfter
+	switch {
+	case refused: // the version of who wrote the entry may have carried that out
+		m.doubtful, large = l.Index, false
+	case m.doubtful > 0 && err == nil && e.Behind >= m.doubtful:
+		m.doubtful, large = 0, true
+	}
 	m.mu.Unlock()
 	if large {
 		m.compact()
@@ -358,7 +365,7 @@ func (m *fsm) Restore(from io.ReadCloser) error {
 	m.mu.Lock()
 	m.machine = restored // a snapshot that is being written goes on with the one before
 	clear(m.early)
-	m.differs, m.saved = nil, m.machine.Applied()
+	m.differs, m.doubtful, m.saved = nil, 0, m.machine.Applied()
 	m.wall.follow(m.machine.Walls())
 	m.noteDigest()
 	m.wake()

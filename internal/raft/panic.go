@@ -15,7 +15,7 @@ var errPanicked = errors.New("the log can't be carried out by this version of th
 
 // carryOut has the machine carry out an entry. An operation of it that panics, and may have changed half of what it changes, is refused:
 // the machine is made anew, as it was before the entry, and carries that out without it; or it finds that out by a copy. So do all nodes, at each
-// start as well. anew says that one was refused: then a snapshot spares the next time the log. errPanicked is wrapped where it is no operation that panics. The caller holds the mutex.
+// start as well. anew says that one was refused: once it is known that others have come to the same, a snapshot spares the next time the log. errPanicked is wrapped where it is no operation that panics. The caller holds the mutex.
 func (m *fsm) carryOut(index uint64, e *machine.Decoded, t *machine.Telling, leads bool) (results [][]machine.Result, anew bool, err error) {
 	for {
 		results, err = m.machine.Apply(index, e, t, leads)

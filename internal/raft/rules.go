@@ -1,6 +1,7 @@
 package raft
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -122,11 +123,14 @@ func (d *directory) covered() uint64 {
 	return d.head.Index
 }
 
-// dropOthers drops what the log has before the last entry of the newest snapshot where another version has written that: a member that is behind
-// gets the snapshot then, and does not carry out by this version what the other one has decided. That entry stays, for a leader that goes on
+// dropOthers drops what the log has before the last entry of the newest snapshot where another version has carried that out: a member that is behind
+// gets the snapshot then, and does not carry out by this version what the other one has decided, or refused. That entry stays, for a leader that goes on
 // behind it asks whether it is there.
 func (d *directory) dropOthers(version string) error {
-	if d.newest == nil || d.ofOne() || d.newest.Writer() == "" || d.newest.Writer() == version {
+	if d.newest == nil || d.ofOne() {
+		return nil
+	}
+	if by := cmp.Or(d.head.By, d.newest.Writer()); by == "" || by == version {
 		return nil
 	}
 	first, err := d.log.FirstIndex()
@@ -170,7 +174,7 @@ func (m *fsm) finish(until time.Time) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.until, m.check = until, machine.Skim // who ends it waits
-	return m.machine.Applied() > m.saved && m.differs == nil && !m.stopped
+	return m.machine.Applied() > m.saved && m.differs == nil && m.doubtful == 0 && !m.stopped
 }
 
 // timed writes until a time.

@@ -53,12 +53,15 @@ type Store struct {
 	// Received is asked, where a snapshot up to an entry of a term is begun, whether it comes from elsewhere: its head says so
 	// then. nil: it never does.
 	Received func(index, term uint64) bool
+
+	By string // the version of the gateway that writes them; empty: they don't say
 }
 
 // Head is what a snapshot says of itself.
 type Head struct {
 	raft.SnapshotMeta
-	Received bool `cbor:",omitempty"` // a leader has sent it: it has entries that the log did not have
+	Received bool   `cbor:",omitempty"` // a leader has sent it: it has entries that the log did not have
+	By       string `cbor:",omitempty"` // the version of the gateway that wrote it; empty: not known
 }
 
 var _ raft.SnapshotStore = (*Store)(nil)
@@ -297,6 +300,7 @@ func (s *Store) Create(version raft.SnapshotVersion, index, term uint64, members
 	head, err := cbor.Marshal(&Head{
 		raft.SnapshotMeta{Version: version, Index: index, Term: term, Configuration: members, ConfigurationIndex: membersIndex},
 		s.Received != nil && s.Received(index, term),
+		s.By,
 	})
 	if err != nil {
 		return nil, err

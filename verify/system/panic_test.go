@@ -159,6 +159,55 @@ func TestSystemAPanicInARule(t *testing.T) {
 		})
 	})
 	t.Run("cluster", testRottenCluster)
+	t.Run("cluster, of which the mended version leads", testMendedLeads)
+}
+
+// testMendedLeads has the mended version grant what the others can't carry out: they end, and what they say leads to where all serve and nothing
+// that was granted is lost, also if one has its disk taken away.
+func testMendedLeads(t *testing.T) {
+	r := startRotten(t, Raft, 3)
+	first := r.Gateways[0]
+	r.replace(first, r.mended)
+	r.eventually("it leads", func() (bool, string) {
+		out, _ := first.Command("transfer", first.Node())
+		status, err := first.ClusterStatus()
+		return err == nil && status.Leader == first.Node(), out
+	})
+	a := r.ask(first, http.MethodPost, "poison/new", "", poison, http.StatusCreated)
+	if a.Status != http.StatusCreated {
+		t.Fatalf("the mended version answers %s", a)
+	}
+	r.ask(first, http.MethodPut, "poison/new", a.Lease.ID, tenMinutes, http.StatusOK) // else it has a minute
+	r.eventually("the others end", func() (bool, string) {
+		r.ask(first, http.MethodPost, "another", "", tenMinutes, http.StatusCreated)
+		return !slices.ContainsFunc(r.Gateways[1:], (*Gateway).Running), "they run"
+	})
+	all := map[string]Build{"v2": r.mended}
+	r.obey(all)
+	kept := func() {
+		t.Helper()
+		for _, g := range r.Gateways {
+			r.eventually("poison/new is renewed", func() (bool, string) {
+				renewed := r.ask(g, http.MethodPut, "poison/new", a.Lease.ID, tenMinutes, http.StatusOK)
+				return renewed.Status == http.StatusOK && renewed.Lease.Token == a.Lease.Token, renewed.String()
+			})
+		}
+		r.kept()
+	}
+	kept()
+	for _, g := range r.Gateways {
+		if err := g.Stop(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := g.Wipe(); err != nil {
+			t.Fatal(err)
+		}
+		if err := g.Start(); err != nil {
+			t.Fatal(err)
+		}
+		r.whole()
+		kept()
+	}
 }
 
 func testRottenCluster(t *testing.T) {
