@@ -276,6 +276,9 @@ func (c *cluster) elect(i int) {
 	to := c.nodes[i].options.Self
 	for _, n := range c.nodes {
 		if n.leading.Load() != nil {
+			if n == c.nodes[i] {
+				return
+			}
 			if err := n.raft.LeadershipTransferToServer(raft.ServerID(to.ID), raft.ServerAddress(to.Address)).Error(); err != nil {
 				c.t.Fatal(err)
 			}
@@ -283,7 +286,7 @@ func (c *cluster) elect(i int) {
 			return
 		}
 	}
-	from := c.nodes[(i+1)%len(c.nodes)].dir.transport.(*raft.NetworkTransport)
+	from := c.nodes[(i+1)%len(c.nodes)].dir.transport
 	if err := from.TimeoutNow(raft.ServerID(to.ID), raft.ServerAddress(to.Address), &raft.TimeoutNowRequest{
 		RPCHeader: raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax},
 	}, &raft.TimeoutNowResponse{}); err != nil {

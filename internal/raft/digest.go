@@ -170,7 +170,7 @@ func (s *Store) serveDigest(ctx context.Context, m *message) (*answer, error) {
 	defer cancel()
 	defer context.AfterFunc(s.ctx, cancel)()
 	leaves := s.queue.isClosed()
-	if s.dir.log.left() { // who asks is not to wait
+	if s.left.Load() { // who asks is not to wait
 		return &answer{Verdict: refused}, nil
 	}
 	s.fsm.await(m.Index, ctx.Done())
@@ -190,7 +190,7 @@ func (s *Store) serveDiffers(m *message) (*answer, error) {
 		s.fsm.mu.RLock()
 		if s.fsm.byAnother() { // who says so is of an earlier version, which does not know that
 			writer := s.fsm.machine.Writer()
-			err = fmt.Errorf("%w version %s, which wrote the log up to entry %d; %s", machine.ErrDiffers, writer, m.Index, wayOut(writer, s.fsm.peers))
+			err = fmt.Errorf("%w version %s, which wrote the log up to entry %d; %s", machine.ErrDiffers, writer, m.Index, wayOut(writer))
 		}
 		s.fsm.mu.RUnlock()
 		s.fsm.stop(err)

@@ -3,7 +3,6 @@ package raft
 import (
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"log/slog"
 	"os"
@@ -37,7 +36,7 @@ type directory struct {
 	locked    bool // here: it is to be closed as well
 	log       *diskLog
 	snapshots *snapshots.Store
-	transport io.Closer
+	transport *leaving          // nil until hashicorp/raft has started
 	newest    *machine.Restored // the newest snapshot, until hashicorp/raft has it restored; nil: there is none
 	head      *snapshots.Head   // what that says of itself; nil: there is none
 	begun     sync.Once         // see begin
@@ -185,14 +184,6 @@ func (d *directory) ofOne() bool {
 	return len(d.log.members.Servers)+len(d.members().Servers) == 0 && (d.log.any || d.head != nil)
 }
 
-// known are the members that the log ends with, or those of the newest snapshot.
-func (d *directory) known() raft.Configuration {
-	if len(d.log.members.Servers) > 0 {
-		return d.log.members
-	}
-	return d.members()
-}
-
 // members are those of the newest snapshot.
 func (d *directory) members() raft.Configuration {
 	if d.head == nil {
@@ -229,7 +220,10 @@ func (d *directory) fit(log *slog.Logger) error {
 // each where there is one. Who has no other members may go to another address, if nothing there
 // speaks against it; so may who founds a cluster.
 func (d *directory) belongs(o *Options) error {
-	members := d.known()
+	members := d.log.members
+	if len(members.Servers) == 0 {
+		members = d.members()
+	}
 	if founds := d.ofOne(); (founds || len(members.Servers) == 1) && o.Alone != nil {
 		return o.Alone(founds)
 	}

@@ -51,7 +51,6 @@ type fsm struct {
 	progress chan struct{}   // closed when more of the log is carried out; nil while nobody waits for it
 	grown    int             // bytes of entries since the last snapshot
 	doubtful uint64          // the last entry of which an operation was refused, until one that follows says that its writer came to the same; 0: none
-	peers    bool            // the cluster has other members
 
 	quarantine machine.QuarantineLog // of the leader
 	saved      uint64                // the last entry that a snapshot on disk has
@@ -101,7 +100,7 @@ func (m *fsm) Apply(l *raft.Log) any {
 	}
 	if m.stopped = errors.Is(err, errPanicked) || errors.Is(err, machine.ErrRules) || errors.Is(err, machine.ErrDiffers) && m.byAnother(); m.stopped {
 		if errors.Is(err, machine.ErrDiffers) {
-			err = fmt.Errorf("%w; %s", err, wayOut(m.machine.Writer(), m.peers))
+			err = fmt.Errorf("%w; %s", err, wayOut(m.machine.Writer()))
 		}
 		m.mu.Unlock()
 		m.fail(err)
@@ -120,7 +119,7 @@ func (m *fsm) Apply(l *raft.Log) any {
 	switch {
 	case refused: // the version of who wrote the entry may have carried that out
 		m.doubtful, large = l.Index, false
-	case m.doubtful > 0 && err == nil && e.Behind >= m.doubtful:
+	case m.doubtful > 0 && err == nil && !a.stale && e.Behind >= m.doubtful:
 		m.doubtful, large = 0, true
 	}
 	m.mu.Unlock()
@@ -134,6 +133,9 @@ func (m *fsm) Apply(l *raft.Log) any {
 	return a
 }
 
+// errDoubtful is why no snapshot is taken right behind an operation that was refused.
+var errDoubtful = errors.New("it is not known yet whether the other nodes have refused as well what panicked here")
+
 // byAnother reports whether another version of the gateway writes the log, as far as that is known: what differs is no fault of a machine
 // then. The caller holds the mutex.
 func (m *fsm) byAnother() bool {
@@ -141,15 +143,11 @@ func (m *fsm) byAnother() bool {
 	return writer != "" && m.version != "" && writer != m.version
 }
 
-// wayOut says what to do where this version of the gateway comes to something else than the one that writes the log, at a node that has other
-// members or none.
-func wayOut(writer string, peers bool) string {
-	says := fmt.Sprintf("start version %s here. To go over to another one, stop all nodes of the cluster with SIGTERM while they have that version, "+
-		"and then start all of them with the other one", writer)
-	if peers {
-		says += ". If that version stops here as well, this log has what each of the two has decided: start this node with an empty directory then, while the others serve"
-	}
-	return says
+// wayOut says what to do where this version of the gateway comes to something else than the one that writes the log.
+func wayOut(writer string) string {
+	return fmt.Sprintf("start version %s here. To go over to another one, stop all nodes of the cluster with SIGTERM while they have that version, "+
+		"and then start all of them with the other one. If that version stops here as well, this log has what each of the two has decided: "+
+		"start this node with an empty directory then, while others of the cluster serve", writer)
 }
 
 // askedOf returns when this gateway asked for a batch, if it is one of its own.
@@ -190,17 +188,7 @@ func (m *fsm) cut(from uint64) { m.quiet.Store(min(m.quiet.Load(), from-1)) }
 
 // StoreConfiguration notes an entry that changes the members. It implements
 // raft.ConfigurationStore.
-func (m *fsm) StoreConfiguration(index uint64, c raft.Configuration) {
-	m.noteMembers(c)
-	m.reached(index)
-}
-
-// noteMembers notes who the members are.
-func (m *fsm) noteMembers(c raft.Configuration) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.peers = len(c.Servers) > 1
-}
+func (m *fsm) StoreConfiguration(index uint64, _ raft.Configuration) { m.reached(index) }
 
 // await returns when all of the log up to index is carried out, or done is closed.
 func (m *fsm) await(index uint64, done <-chan struct{}) {
@@ -306,6 +294,9 @@ func (m *fsm) Snapshot() (raft.FSMSnapshot, error) {
 	defer m.mu.Unlock()
 	if m.stopped {
 		return nil, errors.New("this node has stopped")
+	}
+	if m.doubtful > 0 && m.grown <= 2*snapshotAfter {
+		return nil, errDoubtful
 	}
 	s, err := m.machine.Snapshot()
 	if err != nil {

@@ -188,6 +188,7 @@ func overtakenBy(t *testing.T, received bool, term uint64) (n *node, c *cluster,
 	if err != nil {
 		t.Fatal(err)
 	}
+	defer of.Close()
 	of.Received = func(uint64, uint64) bool { return received }
 	sink, err := of.Create(raft.SnapshotVersionMax, index, term, members, 1, nil)
 	if err != nil {

@@ -3,6 +3,7 @@ package raft
 import (
 	"context"
 	"errors"
+	"sync"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -11,8 +12,8 @@ import (
 )
 
 // A node that stops leaves no command behind its last snapshot that somebody may have had an answer to: another version of the gateway, which
-// the cluster may be started with, would decide it anew. A follower hears that an entry is committed only with what the leader sends next, so it
-// waits for that, and its log takes in no more once all that it has is carried out; the leader is there until all others have got so far.
+// the cluster may be started with, would decide it anew. A follower hears that an entry is committed only with what the leader sends next. So its log
+// takes in no more, and it carries out what that has as it hears so; the leader is there until all others have got so far.
 
 // errLeaves is why the log of a node that stops takes in no more.
 var errLeaves = errors.New("this node is about to stop")
@@ -20,25 +21,22 @@ var errLeaves = errors.New("this node is about to stop")
 // leavePause is how long a node that stops waits before it looks again how far it, or the others, are.
 const leavePause = 2 * time.Millisecond
 
-// depart has the node leave the others. This and awaitOthers take at most leaveTime each, however the others and the disk are. Nothing is
-// proposed by the node after that.
+// depart has the node leave the others. The two parts, awaitOthers and carryOutLog, take at most leaveTime each, however the others and
+// the disk are. The node takes in no request after that.
 func (s *Store) depart() {
-	leads := s.leading.Load() != nil
-	if leads {
-		s.seal(s.ctx)
-	}
+	s.seal(s.ctx)
 	s.queue.close()
-	if leads {
-		if next := s.awaitOthers(); next != nil {
-			s.handOver(next)
-		}
+	to, any := s.awaitOthers() // also if it led until now: who leads next may need it to learn what is committed
+	if s.leading.Load() != nil && (to != nil || any) {
+		s.handOver(to)
 	}
+	s.dir.log.leaves.Store(true)
 	ctx, cancel := context.WithTimeout(s.ctx, s.leaveTime)
 	defer cancel()
 	done := make(chan struct{})
 	go func() { // the disk, and what carries out the log, may stand still
 		defer close(done)
-		for !s.dir.log.leave(s.commands) && ctx.Err() == nil && s.Cause() == nil {
+		for !s.carriedOutLog() && ctx.Err() == nil && s.Cause() == nil {
 			s.pause(leavePause)
 		}
 	}()
@@ -46,71 +44,152 @@ func (s *Store) depart() {
 	case <-done:
 	case <-ctx.Done():
 	}
+	s.left.Store(true)
 }
 
-// commands returns behind which entry of a log that ends with last, and up to which, there are commands that this node is yet to carry out, or to
-// hear of that they are dropped.
-func (s *Store) commands(last uint64) (after, upTo uint64) {
-	after = look(s.fsm, (*machine.Machine).Applied)
-	alone := look(s.fsm, func(*machine.Machine) bool { return !s.fsm.peers })
-	if !alone && (s.leading.Load() != nil || s.raft.State() == raft.Candidate) { // it has no leader that would tell it of more
-		last = min(last, s.raft.CommitIndex())
-	}
-	return after, last
-}
-
-// awaitOthers returns when each other member that this node, which leads, can reach has carried out all that this node answered, or has left.
-// It returns a voter that may lead, and is not about to stop; nil if there is none.
-func (s *Store) awaitOthers() *raft.Server {
-	ctx, cancel := context.WithTimeout(s.ctx, s.leaveTime)
-	defer cancel()
-	config := s.raft.GetConfiguration()
-	if config.Error() != nil {
-		return nil
-	}
-	var next *raft.Server
-	for waits := true; waits && ctx.Err() == nil && s.Cause() == nil; {
-		answering := s.queue.any() || len(s.slots) > 0 // in this order: what is taken from the queue has a slot
-		index, _ := s.fsm.lastDigest()
-		next, waits = nil, false
-		for _, o := range s.askOthers(ctx, config.Configuration(), message{Errand: errandDigest, Index: index}) {
-			if o.answer == nil {
-				continue
-			}
-			if waits = answering; o.Suffrage == raft.Voter && !o.answer.Leaves {
-				next = &o.Server
-			}
-		}
-		if waits {
-			s.pause(leavePause)
-		}
-	}
-	return next
-}
-
-// leave has the log take in no more entries, if there is no command between those that commands returns, and no write under way. It reports
-// whether it does.
-func (l *diskLog) leave(commands func(last uint64) (after, upTo uint64)) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	last, err := l.disk.LastIndex()
-	if err != nil || len(l.writes) > 0 {
+// carriedOutLog reports whether the node, whose log takes in no more, has carried out the commands in it that may be committed, as far as it can
+// learn that.
+func (s *Store) carriedOutLog() bool {
+	l := s.dir.log
+	if l.writing() { // it may add entries
 		return false
 	}
-	after, upTo := commands(last)
-	for at := upTo; at > after; at-- {
+	upTo, err := l.disk.LastIndex()
+	config := s.raft.GetConfiguration()
+	if err != nil || config.Error() != nil {
+		return false
+	}
+	if others := len(config.Configuration().Servers) > 1; others && (s.leading.Load() != nil || s.raft.State() == raft.Candidate) { // nobody would tell it of more
+		upTo = min(upTo, s.raft.CommitIndex())
+	}
+	for at := upTo; at > look(s.fsm, (*machine.Machine).Applied); at-- {
 		var entry raft.Log
 		if err := l.disk.GetLog(at, &entry); err != nil || entry.Type == raft.LogCommand {
 			return false
 		}
 	}
-	l.leaves = true
 	return true
 }
 
-// left reports whether the log takes in no more.
-func (l *diskLog) left() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.leaves
+// awaitOthers returns when each other member that this node can reach has carried out all that this node has, and none of that is yet to be
+// answered; or it has left. It returns a voter that may lead next, and is not about to stop; nil if none is known: any says that there may be one all
+// the same.
+func (s *Store) awaitOthers() (next *raft.Server, any bool) {
+	ctx, cancel := context.WithTimeout(s.ctx, s.leaveTime)
+	defer cancel()
+	config := s.raft.GetConfiguration()
+	if config.Error() != nil {
+		return nil, true
+	}
+	for ctx.Err() == nil && s.Cause() == nil {
+		answering := s.queue.any() || len(s.slots) > 0 // in this order: what is taken from the queue has a slot
+		index, _ := s.fsm.lastDigest()
+		waits := false
+		for _, o := range s.askOthers(ctx, config.Configuration(), message{Errand: errandDigest, Index: index}) {
+			switch {
+			case o.answer == nil:
+				continue
+			case o.Suffrage == raft.Voter && !o.answer.Leaves:
+				next = &o.Server
+			case next != nil && next.ID == o.ID:
+				next = nil
+			}
+			waits = waits || answering
+		}
+		if !waits && ctx.Err() == nil {
+			return next, false
+		}
+		s.pause(leavePause)
+	}
+	return next, true
+}
+
+// leaving is a transport whose node takes in no more entries once it leaves, but hears which of those it has are committed.
+type leaving struct {
+	*silent
+	rpcs   chan raft.RPC // what hashicorp/raft is to answer
+	closed chan struct{}
+	close  sync.Once
+}
+
+// newLeaving returns a transport that is to be closed.
+func newLeaving(of *silent) *leaving {
+	t := &leaving{silent: of, rpcs: make(chan raft.RPC), closed: make(chan struct{})}
+	go t.pass()
+	return t
+}
+
+// Consumer implements raft.Transport.
+func (t *leaving) Consumer() <-chan raft.RPC { return t.rpcs }
+
+// Close implements raft.WithClose. It may be called twice.
+func (t *leaving) Close() error {
+	t.close.Do(func() { close(t.closed) })
+	return t.silent.Close()
+}
+
+// pass passes on what other nodes send, until the transport is closed.
+func (t *leaving) pass() {
+	for {
+		select {
+		case rpc := <-t.silent.Consumer():
+			if t.log.leaves.Load() {
+				t.answer(rpc)
+			} else {
+				t.hand(rpc)
+			}
+		case <-t.closed:
+			return
+		}
+	}
+}
+
+// answer answers for a node that leaves: it does not stand for election at once, and takes in no entries.
+func (t *leaving) answer(rpc raft.RPC) {
+	switch request := rpc.Command.(type) {
+	case *raft.TimeoutNowRequest:
+		rpc.Respond(nil, errLeaves)
+		return
+	case *raft.AppendEntriesRequest:
+		if len(request.Entries) > 0 {
+			t.refuse(rpc, *request)
+			return
+		}
+	}
+	t.hand(rpc)
+}
+
+// hand has hashicorp/raft answer.
+func (t *leaving) hand(rpc raft.RPC) {
+	select {
+	case t.rpcs <- rpc:
+	case <-t.closed:
+	}
+}
+
+// refuse has hashicorp/raft hear which entries are committed of those that the log has. The leader gets its answer only where it says that the log ends
+// before what was sent: the leader goes back then. Else it gets an error: whatever the answer, it would take entries for stored that are not, or
+// go back behind what both have.
+func (t *leaving) refuse(rpc raft.RPC, request raft.AppendEntriesRequest) {
+	last, err := t.log.disk.LastIndex()
+	if err != nil {
+		rpc.Respond(nil, err)
+		return
+	}
+	has := 0
+	for has < len(request.Entries) && request.Entries[has].Index <= last {
+		has++
+	}
+	request.Entries = request.Entries[:has]
+	request.LeaderCommitIndex = min(request.LeaderCommitIndex, request.PrevLogEntry+uint64(has))
+	answered := make(chan raft.RPCResponse, 1)
+	t.hand(raft.RPC{Command: &request, RespChan: answered})
+	select {
+	case a := <-answered:
+		if request.PrevLogEntry <= last {
+			a = raft.RPCResponse{Error: errLeaves}
+		}
+		rpc.RespChan <- a
+	case <-t.closed:
+	}
 }

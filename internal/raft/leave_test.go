@@ -20,6 +20,7 @@ func (n *node) behind(t *testing.T) (covered uint64, commands []uint64) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	defer store.Close()
 	head, _, err := readNewest(store, n.options.Dir)
 	if err != nil {
 		t.Fatal(err)
@@ -68,7 +69,7 @@ func TestNodesThatStopLeaveNothingUndecided(t *testing.T) {
 		"the leader, then the others": func(c *cluster) { together(c, 0); together(c, 1, 2) },
 		"one by one":                  func(c *cluster) { together(c, 1); together(c, 0); together(c, 2) },
 	} {
-		for clients := range 2 {
+		for _, clients := range []int{0, 4} {
 			t.Run(fmt.Sprintf("%s, beside %d clients of each", how, clients), func(t *testing.T) {
 				t.Parallel()
 				for range leaveRounds {

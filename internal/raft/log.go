@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -30,9 +31,10 @@ type diskLog struct {
 	members raft.Configuration
 	any     bool // it has entries
 
+	leaves atomic.Bool // it takes in no more entries
+
 	mu     sync.Mutex
 	cause  error
-	leaves bool              // see leave
 	writes map[int]time.Time // those under way, and when they began
 	begun  int
 	pace   pace
@@ -211,7 +213,7 @@ func (l *diskLog) beginWrite(entries bool) (write int, err error) {
 	switch {
 	case l.cause != nil:
 		return 0, l.cause
-	case l.leaves && entries:
+	case entries && l.leaves.Load():
 		return 0, errLeaves
 	}
 	l.begun++
@@ -227,6 +229,13 @@ func (l *diskLog) endWrite(write int, note bool) {
 		l.pace.note(now.Sub(l.writes[write]), now)
 	}
 	delete(l.writes, write)
+}
+
+// writing reports whether a write is under way.
+func (l *diskLog) writing() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.writes) > 0
 }
 
 // busyFor returns how long the oldest write has been under way; 0 if none is.

@@ -89,6 +89,7 @@ type Options struct {
 	rules     int                     // for tests: the newest that the node knows; 0 is fencing.NewestRules
 	closeTime time.Duration           // for tests: how long the last snapshot may take
 	leaveTime time.Duration           // for tests: how long it may take to have carried out what the log has, at a stop
+	stopTime  time.Duration           // for tests: how long the goroutines of hashicorp/raft may take to end
 	stepLimit int                     // for tests: see fencing.Guard; only Expire and Heartbeat go on then
 	segment   int                     // for tests: the size of a file of the log; 0 is segmentSize
 	wrapLog   func(walStore) walStore // for tests: a disk that fails

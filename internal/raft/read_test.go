@@ -204,7 +204,7 @@ func TestOldAnswersConfirmNoRead(t *testing.T) {
 	defer slow.readAll()
 	await("the others are asked nothing", func() bool { return slow.asked() >= 2 })
 	slow.begin()
-	elects := c.nodes[2].dir.transport.(*raft.NetworkTransport)
+	elects := c.nodes[2].dir.transport
 	if err := elects.TimeoutNow(raft.ServerID(next.self.ID), raft.ServerAddress(next.self.Address), &raft.TimeoutNowRequest{
 		RPCHeader: raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax},
 	}, &raft.TimeoutNowResponse{}); err != nil {

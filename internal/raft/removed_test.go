@@ -85,7 +85,7 @@ func TestALeaderThatWasRemovedGrantsNothing(t *testing.T) {
 		return next.raft.LastIndex() == last && c.nodes[2].raft.LastIndex() == last
 	})
 	c.hub.setCut(old.self.Address, true)
-	elects := c.nodes[2].dir.transport.(*raft.NetworkTransport)
+	elects := c.nodes[2].dir.transport
 	if err := elects.TimeoutNow(raft.ServerID(next.self.ID), raft.ServerAddress(next.self.Address), &raft.TimeoutNowRequest{
 		RPCHeader: raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax},
 	}, &raft.TimeoutNowResponse{}); err != nil {
@@ -118,7 +118,7 @@ func TestALeaderThatWasRemovedGrantsNothing(t *testing.T) {
 		RPCHeader: raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: []byte(next.self.ID), Addr: []byte(next.self.Address)},
 		Term:      next.raft.CurrentTerm(), LeaderCommitIndex: 1,
 	}
-	leads := next.dir.transport.(*raft.NetworkTransport)
+	leads := next.dir.transport
 	if err := leads.AppendEntries(raft.ServerID(old.self.ID), raft.ServerAddress(old.self.Address), &none, &raft.AppendEntriesResponse{}); err != nil {
 		t.Fatal(err)
 	}

@@ -174,7 +174,7 @@ func (m *fsm) finish(until time.Time) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.until, m.check = until, machine.Skim // who ends it waits
-	return m.machine.Applied() > m.saved && m.differs == nil && m.doubtful == 0 && !m.stopped
+	return m.machine.Applied() > m.saved && m.differs == nil && !m.stopped
 }
 
 // timed writes until a time.

@@ -149,7 +149,7 @@ func TestAnotherVersionIsNoMajority(t *testing.T) {
 	_, _ = leader.Do(t.Context(), acquire("a", fencing.LongestTTL)) // each has an answer of its own
 	for _, n := range c.nodes[1:] {
 		if says := n.stops(t, machine.ErrDiffers); !strings.Contains(says, "start version v1 here") || !strings.Contains(says, "stop all nodes") ||
-			!strings.Contains(says, "with an empty directory then, while the others serve") {
+			!strings.Contains(says, "with an empty directory then, while others of the cluster serve") {
 			t.Error(says)
 		}
 	}

@@ -2,6 +2,7 @@ package raft
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync/atomic"
 	"testing"
@@ -34,6 +35,35 @@ func (d hangingDisk) StoreLogs(entries []*raft.Log) error {
 		}
 	}
 	return d.walStore.StoreLogs(entries)
+}
+
+// Close waits for the write that is under way, as that of a wal.Log does.
+func (d hangingDisk) Close() error {
+	if letGo := d.hangs.Load(); letGo != nil {
+		<-*letGo
+	}
+	return d.walStore.Close()
+}
+
+// A node ends though its disk hangs.
+func TestANodeWhoseDiskHangsEnds(t *testing.T) {
+	var hangs atomic.Pointer[chan error]
+	c := newCluster(t, 3, func(i int, o *Options) {
+		o.closeTime, o.stopTime = 50*time.Millisecond, 50*time.Millisecond
+		hangingDiskOf(0, &hangs)(i, o)
+	})
+	n := c.nodes[0]
+	letGo := make(chan error)
+	defer close(letGo)
+	hangs.Store(&letGo)
+	serves(t, c.nodes[1], "beside")
+	eventually(t, "a write hangs", func() bool { return n.dir.log.busyFor() > 0 })
+	closed, s := make(chan error, 1), n.Store
+	n.Store = nil
+	go func() { closed <- s.Close() }()
+	if err := receive(t, "it ends", closed); !errors.Is(err, errStuck) {
+		t.Errorf("it ends with %v", err)
+	}
 }
 
 // serves waits until a node grants.

@@ -59,6 +59,8 @@ type Store struct {
 	election  time.Duration // see Options
 	closeTime time.Duration // how long the last snapshot may take
 	leaveTime time.Duration // see depart
+	stopTime  time.Duration // how long the goroutines of hashicorp/raft may take to end
+	left      atomic.Bool   // what it has not carried out by now it will not
 
 	ctx     context.Context // of all that goes on until Close
 	cancel  context.CancelFunc
@@ -91,9 +93,9 @@ func Open(o Options) (*Store, error) {
 	s := &Store{
 		self: o.Self, log: o.Logger, calls: o.Calls, clocks: o.clocks(), opened: time.Now(),
 		stepLimit: o.stepLimit, maxHolders: o.MaxHolders, version: o.Version, election: o.Election, closeTime: cmp.Or(o.closeTime, defaultCloseTime),
-		leaveTime: cmp.Or(o.leaveTime, min(o.Election, DefaultElection)),
-		batch:     machine.Batch{Gateway: string(gateway), MaxHolders: o.MaxHolders, StepLimit: o.stepLimit},
-		fsm:       newFSM(gateway, &o), notify: make(chan bool, 16), wake: make(chan struct{}, 1),
+		leaveTime: cmp.Or(o.leaveTime, min(o.Election, DefaultElection)), stopTime: cmp.Or(o.stopTime, defaultCloseTime),
+		batch: machine.Batch{Gateway: string(gateway), MaxHolders: o.MaxHolders, StepLimit: o.stepLimit},
+		fsm:   newFSM(gateway, &o), notify: make(chan bool, 16), wake: make(chan struct{}, 1),
 		slots: make(chan struct{}, entriesInFlight), proposals: make(chan *proposal, entriesInFlight),
 		calling: make(chan struct{}, callsInFlight), failed: make(chan struct{}), over: make(chan struct{}),
 		queue:    queue{asked: map[uint64]time.Time{}, open: map[uint64]bool{}, gone: map[uint64]uint64{}},
@@ -126,7 +128,6 @@ func Open(o Options) (*Store, error) {
 		}
 		if err == nil {
 			m.quiet.Store(last)
-			m.noteMembers(s.dir.known())
 			s.dir.log.cut, s.dir.log.grown, s.dir.log.mark = m.cut, m.compact, s.dir.begin
 			err = s.begin(&o)
 		}
@@ -178,7 +179,7 @@ func (s *Store) begin(o *Options) (err error) {
 
 func (s *Store) startRaft(o *Options) (err error) {
 	d := s.dir
-	transport := &silent{newTransport(o, s.ctx.Done()), d.log, stallsFor * o.Election}
+	transport := newLeaving(&silent{newTransport(o, s.ctx.Done()), d.log, stallsFor * o.Election})
 	d.log.cutOff = func() { _ = transport.streams.cut() }
 	conf := o.config(s.notify)
 	started := false
@@ -203,7 +204,7 @@ func (s *Store) startRaft(o *Options) (err error) {
 	if s.raft, err = raft.NewRaft(conf, s.fsm, d.log, d.log, d.snapshots, transport); err != nil {
 		return err
 	}
-	started, d.transport = true, transport.NetworkTransport
+	started, d.transport = true, transport
 	return nil
 }
 
@@ -286,7 +287,7 @@ var errStuck = errors.New("not all of the node has ended: its disk hangs, or one
 func (s *Store) stopRaft() error {
 	stopping, patience := s.raft.Shutdown(), stopPatience
 	if s.Cause() == nil { // a disk may hang
-		patience = defaultCloseTime
+		patience = s.stopTime
 	}
 	stopped := make(chan error, 1)
 	go func() { stopped <- stopping.Error() }()
@@ -298,13 +299,17 @@ func (s *Store) stopRaft() error {
 	}
 }
 
-// handOver gives the lead to another member. hashicorp/raft gives up after the time of an election, but says nothing if it has ended, or its
+// handOver gives the lead to another member, nil for any. hashicorp/raft gives up after the time of an election, but says nothing if it has ended, or its
 // disk hangs: then the others elect one.
 func (s *Store) handOver(to *raft.Server) {
 	done := make(chan struct{})
 	go func() {
+		defer close(done)
+		if to == nil {
+			_ = s.raft.LeadershipTransfer().Error()
+			return
+		}
 		_ = s.raft.LeadershipTransferToServer(to.ID, to.Address).Error()
-		close(done)
 	}()
 	select {
 	case <-done:
@@ -506,7 +511,22 @@ func (s *Store) Close() error {
 		s.refuseRequests()
 		s.work.Wait()
 		s.change.end()
-		err = errors.Join(err, s.dir.close())
+		err = errors.Join(err, s.closeFiles(errors.Is(err, errStuck)))
 	})
 	return err
+}
+
+// closeFiles closes the files. Of a node that is stuck a write may hang that has them: then they are closed with the process.
+func (s *Store) closeFiles(stuck bool) error {
+	if !stuck {
+		return s.dir.close()
+	}
+	closed := make(chan error, 1)
+	go func() { closed <- s.dir.close() }()
+	select {
+	case err := <-closed:
+		return err
+	case <-time.After(time.Second):
+		return nil
+	}
 }

@@ -49,6 +49,7 @@ type Store struct {
 
 	mu     sync.Mutex
 	newest wal.Reader // open, so that Held takes no other file for it; nil: there is none
+	id     string     // its name
 
 	// Received is asked, where a snapshot up to an entry of a term is begun, whether it comes from elsewhere: its head says so
 	// then. nil: it never does.
@@ -101,20 +102,31 @@ func Open(dir string, files wal.Files, held func() error) (*Store, error) {
 	return s, s.hold(names[0])
 }
 
-// hold has Held be about a snapshot, instead of the one before.
+// hold has Held be about a snapshot, unless it is about a newer one. The caller holds the mutex, or is alone.
 func (s *Store) hold(id string) error {
 	f, err := s.files.Open(s.path(id))
 	if err != nil {
 		return err
 	}
-	s.mu.Lock()
+	if s.newest != nil && id < s.id {
+		return f.Close()
+	}
 	before := s.newest
-	s.newest = f
-	s.mu.Unlock()
+	s.newest, s.id = f, id
 	if before == nil {
 		return nil
 	}
 	return before.Close()
+}
+
+// place gives a snapshot its name.
+func (s *Store) place(id string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.files.Rename(s.path(id+newSuffix), s.path(id)); err != nil {
+		return err
+	}
+	return s.hold(id)
 }
 
 // Held returns an error that wraps datadir.ErrGone unless the newest snapshot is still the file that it was: the log alone may not have what that has.
@@ -359,16 +371,13 @@ func (k *sink) Close() error {
 	if err := s.held(); err != nil {
 		return err
 	}
-	if err := s.files.Rename(s.path(k.name+newSuffix), s.path(k.name)); err != nil {
+	if err := s.place(k.name); err != nil {
 		return errors.Join(err, k.drop())
 	}
 	if err := s.files.SyncDir(s.dir); err != nil {
 		return err
 	}
 	names, err := s.names()
-	if err == nil {
-		err = s.hold(names[0])
-	}
 	if err != nil {
 		return err
 	}

@@ -82,6 +82,7 @@ func TestMissingID(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
+				defer of.Close()
 				sink, err := of.Create(raft.SnapshotVersionMax, 1, 1, all, 1, nil)
 				if err = errors.Join(err, sink.Close()); err != nil {
 					t.Fatal(err)
