@@ -371,11 +371,12 @@ func TestDataOfAnotherAddress(t *testing.T) {
 			t.Errorf("one of %d at another address, by its log: %v", size, err)
 		}
 		c.reopen(size - 1)
-		c.awaitLeader()
+		leader := c.awaitLeader()
 		if _, err := n.Do(t.Context(), acquire("b", time.Minute)); err != nil {
 			t.Fatal(err)
 		}
-		n.fsm.await(n.raft.LastIndex(), t.Context().Done())
+		last, _ := leader.fsm.lastDigest()
+		n.fsm.await(last, t.Context().Done())
 		if err := n.raft.Snapshot().Error(); err != nil {
 			t.Fatal(err)
 		}

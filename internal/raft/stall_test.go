@@ -49,7 +49,7 @@ func (d hangingDisk) Close() error {
 func TestANodeWhoseDiskHangsEnds(t *testing.T) {
 	var hangs atomic.Pointer[chan error]
 	c := newCluster(t, 3, func(i int, o *Options) {
-		o.closeTime, o.stopTime = 50*time.Millisecond, 50*time.Millisecond
+		o.Election, o.closeTime, o.stopTime = 200*time.Millisecond, 50*time.Millisecond, 50*time.Millisecond
 		hangingDiskOf(0, &hangs)(i, o)
 	})
 	n := c.nodes[0]
