@@ -206,7 +206,7 @@ func (l *Log) Held() error {
 const askEach = time.Second
 
 // there is Held for each write. The file's name, which leads through the directories above it, is followed each time; what Held asks
-// beside that takes longer than all else of a write but the disk's part.
+// beside that takes some microseconds more.
 func (l *Log) there() error {
 	now := time.Now()
 	if now.Sub(l.asked) < askEach && l.files.Same(l.current.read) == nil {
