@@ -21,7 +21,7 @@ var errLeaves = errors.New("this node is about to stop")
 // leavePause is how long a node that stops waits before it looks again how far it, or the others, are.
 const leavePause = 2 * time.Millisecond
 
-// depart has the node leave the others. The two parts, awaitOthers and carryOutLog, take at most leaveTime each, however the others and
+// depart has the node leave the others. The two parts, awaitOthers and what carries out its log, take at most leaveTime each, however the others and
 // the disk are. The node takes in no request after that.
 func (s *Store) depart() {
 	s.seal(s.ctx)

@@ -84,6 +84,21 @@ func (r *rotten) rests() {
 	}
 }
 
+// emptied has a node start with an empty directory, and waits until the cluster is whole again.
+func (r *rotten) emptied(g *Gateway) {
+	r.t.Helper()
+	if err := g.Stop(); err != nil {
+		r.t.Fatal(err)
+	}
+	if _, err := g.Wipe(); err != nil {
+		r.t.Fatal(err)
+	}
+	if err := g.Start(); err != nil {
+		r.t.Fatal(err)
+	}
+	r.whole()
+}
+
 var panicsCounted = regexp.MustCompile(`(?m)^fencepost_store_panics_total (\S+)$`)
 
 // counts waits until a gateway has counted so many operations that panicked.
@@ -196,16 +211,7 @@ func testMendedLeads(t *testing.T) {
 	}
 	kept()
 	for _, g := range r.Gateways {
-		if err := g.Stop(); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := g.Wipe(); err != nil {
-			t.Fatal(err)
-		}
-		if err := g.Start(); err != nil {
-			t.Fatal(err)
-		}
-		r.whole()
+		r.emptied(g)
 		kept()
 	}
 }
@@ -243,21 +249,8 @@ func testRottenCluster(t *testing.T) {
 	r.rests()
 	more(3)
 	// One has its disk taken away, and gets the log, with what panics.
-	wiped := func(g *Gateway) {
-		t.Helper()
-		if err := g.Stop(); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := g.Wipe(); err != nil {
-			t.Fatal(err)
-		}
-		if err := g.Start(); err != nil {
-			t.Fatal(err)
-		}
-		r.whole()
-		r.settled()
-	}
-	wiped(killed)
+	r.emptied(killed)
+	r.settled()
 	r.rests()
 	// Another is away for so long that it is sent a snapshot.
 	if err := away.Kill(); err != nil {
@@ -293,7 +286,8 @@ func testRottenCluster(t *testing.T) {
 	stop()
 	r.rests()
 	r.kept()
-	wiped(r.Gateways[0]) // it is sent what the others know, and does not decide anew what the version before refused
+	r.emptied(r.Gateways[0]) // it is sent what the others know, and does not decide anew what the version before refused
+	r.settled()
 	r.rests()
 	r.kept()
 }
