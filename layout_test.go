@@ -53,7 +53,7 @@ var ours = map[string][]string{
 	"fence/fencetest":  {},
 	"demo":             {"fence"},
 	"examples/nightly": {"client"},
-	"bench":            {"client", "internal/fencing", "internal/quorum", "internal/redis", "internal/redis/redistest", "internal/watchdog"},
+	"bench":            {"client", "internal/fencing", "internal/quorum", "internal/redis", "internal/redis/redistest", "internal/sql/sqltest", "internal/watchdog"},
 
 	// They know the gateway by its processes and its HTTP, as its users do.
 	"verify":          {"verify/attack", "verify/check", "verify/clients", "verify/crowd", "verify/history", "verify/members", "verify/planted", "verify/sessions", "verify/soak", "verify/system"},
@@ -76,7 +76,7 @@ var theirs = map[string][]string{
 		"client", "internal/http", "cmd/gateway", "fence", "fence/fencetest", "demo", "bench", "verify/attack", "verify/clients", "verify/crowd", "verify/history", "verify/members", "verify/sessions", "verify/soak", "verify/system",
 	},
 	"github.com/redis/go-redis":            {"internal/redis", "internal/redis/redistest", "bench"},
-	"github.com/jackc/pgx":                 {"internal/sql", "internal/sql/sqltest"},
+	"github.com/jackc/pgx":                 {"internal/sql", "internal/sql/sqltest", "bench"},
 	"github.com/go-sql-driver/mysql":       {"internal/sql", "internal/sql/sqltest"},
 	"github.com/hashicorp":                 {"internal/disk", "internal/embedded", "internal/raft", "internal/raft/cluster", "internal/snapshots", "internal/wal"},
 	"github.com/anishathalye/porcupine":    {"verify/history"},

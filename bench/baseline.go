@@ -59,14 +59,14 @@ type order struct {
 
 // serveBaseline is a server process of its own: it announces its address on
 // standard output and serves until it is killed.
-func serveBaseline(kind, redisURL string) error {
+func serveBaseline(kind, storeURL string) error {
 	router := chi.NewRouter()
 	switch kind {
 	case "bare":
 		bare(router)
 	case "naive":
 		store, err := redis.Open(context.Background(), redis.Options{
-			URL: redisURL, MaxSkew: time.Second, Uncoalesced: true, PoolSize: poolSize,
+			URL: storeURL, MaxSkew: time.Second, Uncoalesced: true, PoolSize: poolSize,
 		})
 		if err != nil {
 			return err
@@ -76,8 +76,14 @@ func serveBaseline(kind, redisURL string) error {
 		parking(router)
 	case "fifo":
 		fifo(router)
+	case "postgres", "mariadb":
+		table, err := openTable(kind, storeURL)
+		if err != nil {
+			return err
+		}
+		table.serve(router)
 	case "minimal", "polling":
-		options, err := goredis.ParseURL(redisURL)
+		options, err := goredis.ParseURL(storeURL)
 		if err != nil {
 			return err
 		}

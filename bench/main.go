@@ -17,15 +17,15 @@ func main() {
 	baseline := flag.String("baseline", "", "serve as this baseline (used by bench itself)")
 	abuse := flag.String("abuse", "", "abuse a gateway in this way (used by bench itself)")
 	target := flag.String("target", "", "address of the gateway to abuse")
-	redisURL := flag.String("redis", "", "store of the baseline")
+	storeURL := flag.String("store", "", "store of the baseline")
 	rounds := flag.Int("rounds", 25, "rounds of each measurement; the medians count")
 	length := flag.Duration("length", 400*time.Millisecond, "length of one measurement; short, so that a round is over before a shared machine changes its pace")
-	only := flag.String("only", "", "waiting, redis, topologies, clusters, abuse or footprint: measure that part alone and write no report")
+	only := flag.String("only", "", "waiting, redis, topologies, clusters, databases, abuse or footprint: measure that part alone and write no report")
 	report := flag.String("report", "BENCHMARKS.md", "file to write")
 	flag.Parse()
 	var err error
 	if *baseline != "" {
-		err = serveBaseline(*baseline, *redisURL)
+		err = serveBaseline(*baseline, *storeURL)
 	} else if *abuse != "" {
 		err = serveAbuse(*abuse, *target)
 	} else {
@@ -72,6 +72,12 @@ func run(rounds int, length time.Duration, report, only string) error {
 		fmt.Print(r.reportAbuse())
 		return err
 	}
+	if only == "databases" {
+		var r results
+		err := r.measureDatabases(binary, rounds)
+		fmt.Print(r.reportDatabases())
+		return err
+	}
 	if only == "clusters" {
 		var r results
 		err := r.measureClusters(binary, dir, rounds, length)
@@ -111,6 +117,9 @@ func run(rounds int, length time.Duration, report, only string) error {
 		return err
 	}
 	if err := r.measureClusters(binary, dir, rounds, length); err != nil {
+		return err
+	}
+	if err := r.measureDatabases(binary, max(rounds/5, 5)); err != nil {
 		return err
 	}
 	if err := r.measureAbuse(binary, dir, rounds); err != nil {

@@ -21,12 +21,12 @@ type process struct {
 }
 
 // startBaseline runs this program again as one of the baselines.
-func startBaseline(kind, redisURL string) (*process, error) {
+func startBaseline(kind, storeURL string) (*process, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
-	return start(exec.Command(self, "-baseline", kind, "-redis", redisURL), false, func(line string) string { return line })
+	return start(exec.Command(self, "-baseline", kind, "-store", storeURL), false, func(line string) string { return line })
 }
 
 // startGateway runs the real binary on a store, with settings besides.

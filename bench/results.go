@@ -34,6 +34,7 @@ type results struct {
 	parked             []parked
 	crowd              float64 // calls a turn with parkedClients in the queue
 	abuse              []besides
+	databases          []databaseRow
 	clusters           []clusterRow
 	clusterTurns       []clusterTurn
 	beside50, beside99 float64 // latency of other names, many parked to none
@@ -284,6 +285,7 @@ of the form orders/12345, owner worker-7, no metadata).
 	b.WriteString(r.reportTopologies())
 	b.WriteString(r.reportClusters())
 	b.WriteString(r.reportWaiting())
+	b.WriteString(r.reportDatabases())
 	b.WriteString(r.reportAbuse())
 	return b.String()
 }
