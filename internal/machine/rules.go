@@ -69,21 +69,30 @@ func Knows(rules int, version string) Op {
 	return must(Encoding.Marshal(operation{Kind: kindTick, Limit: rules, Owner: version}))
 }
 
+// Leaves returns an operation by which a gateway says that it writes nothing any more: a Tick as well, as which earlier versions take it.
+func Leaves() Op { return must(Encoding.Marshal(operation{Kind: kindTick, Limit: leaves})) }
+
+const leaves = -1 // rules that nobody knows
+
 // Knowing is what a gateway has said of itself.
 type Knowing struct {
 	Rules   int    // the newest that it knows; 0: it has not said
 	Version string // of the gateway; empty: it has not said
+	Leaves  bool   // it has said that it writes nothing any more
 }
 
-// Gateways returns the gateways whose batches are in an entry, and what they say by Knows.
+// Gateways returns the gateways whose batches are in an entry, and what they say by Knows and Leaves.
 func (d *Decoded) Gateways() iter.Seq2[fencing.Gateway, Knowing] {
 	return func(yield func(fencing.Gateway, Knowing) bool) {
 		for i := range d.batches {
 			b := &d.batches[i]
 			var is Knowing
 			for j := range b.plain {
-				if o := &b.plain[j]; o.Kind == kindTick && o.Limit > 0 {
-					is = Knowing{o.Limit, o.Owner}
+				switch o := &b.plain[j]; {
+				case o.Kind == kindTick && o.Limit > 0:
+					is = Knowing{Rules: o.Limit, Version: o.Owner}
+				case o.Kind == kindTick && o.Limit == leaves:
+					is.Leaves = true
 				}
 			}
 			if b.Gateway != "" && !yield(fencing.Gateway(b.Gateway), is) {

@@ -48,6 +48,12 @@ type connection interface {
 	// claim reports whether this gateway may write a snapshot, which nobody else does for a while.
 	claim(ctx context.Context, gateway fencing.Gateway) (bool, error)
 
+	// release has others write a snapshot at once, if this gateway has claimed that.
+	release(ctx context.Context, gateway fencing.Gateway) error
+
+	// tidy removes all parts of snapshots but those of the newest whole one.
+	tidy(context.Context) error
+
 	// put writes a part of a snapshot. errOvertaken: that is whole already.
 	put(ctx context.Context, seq uint64, no int, chunk []byte) error
 

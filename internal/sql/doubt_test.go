@@ -184,7 +184,7 @@ func TestSnapshotOfWhatIsNotCommitted(t *testing.T) {
 	a.mu.Unlock()
 	<-closed
 	a.db = saving
-	if err := a.save(context.Background()); err != nil {
+	if err := a.save(context.Background(), 0); err != nil {
 		t.Log(err)
 	}
 	var last, snapshot uint64
@@ -215,7 +215,7 @@ func TestSnapshotOverwritten(t *testing.T) {
 	if _, err := db.Exec("update fencepost.snapshotter set until = 'epoch'"); err != nil { // it stands still for long
 		t.Fatal(err)
 	}
-	if err := b.save(t.Context()); err != nil {
+	if err := b.save(t.Context(), 0); err != nil {
 		t.Fatal(err)
 	}
 	seq, _, err := slow.newest(t.Context()) // both write one as of the same entry

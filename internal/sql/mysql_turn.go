@@ -289,7 +289,15 @@ func (c *mysqlConn) finish(ctx context.Context, gateway fencing.Gateway, of mark
 	if err != nil {
 		return err
 	}
+	return c.release(ctx, gateway)
+}
+
+func (c *mysqlConn) release(ctx context.Context, gateway fencing.Gateway) error {
 	return c.ask(ctx, "update snapshotter set until = '1970-01-01' where gateway = ?", []any{string(gateway)})
+}
+
+func (c *mysqlConn) tidy(ctx context.Context) error {
+	return c.ask(ctx, "delete from snapshot where seq <> (select coalesce(max(seq), 0) from (select seq from snapshot where no = 0) as whole)", nil)
 }
 
 func (c *mysqlConn) cut(ctx context.Context, upTo, snapshot uint64, limit int) (more bool, err error) {

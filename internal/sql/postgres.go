@@ -308,7 +308,16 @@ func (c *postgresConn) finish(ctx context.Context, gateway fencing.Gateway, of m
 	if err := overtakenUnless(tag, err); err != nil {
 		return err
 	}
-	_, err = c.Exec(ctx, "update fencepost.snapshotter set until = 'epoch' where gateway = $1", string(gateway))
+	return c.release(ctx, gateway)
+}
+
+func (c *postgresConn) release(ctx context.Context, gateway fencing.Gateway) error {
+	_, err := c.Exec(ctx, "update fencepost.snapshotter set until = 'epoch' where gateway = $1", string(gateway))
+	return postgresError(err)
+}
+
+func (c *postgresConn) tidy(ctx context.Context) error {
+	_, err := c.Exec(ctx, "delete from fencepost.snapshot where seq <> coalesce((select max(seq) from fencepost.snapshot where no = 0), 0)")
 	return postgresError(err)
 }
 

@@ -25,6 +25,10 @@ type said struct {
 // hear notes what an entry says of gateways.
 func (m *memory) hear(d *machine.Decoded) {
 	for gateway, known := range d.Gateways() {
+		if known.Leaves {
+			delete(m.heard, gateway)
+			continue
+		}
 		is := m.heard[gateway]
 		is.at = max(is.at, fencing.Instant(d.Now))
 		is.known, is.version = max(is.known, known.Rules), cmp.Or(known.Version, is.version)
@@ -47,6 +51,16 @@ func (m *memory) heldBack(now fencing.Instant, self fencing.Gateway, every time.
 	}
 	slices.Sort(by)
 	return to, by
+}
+
+// others reports whether another gateway was heard of lately, and has not said since that it leaves.
+func (m *memory) others(now fencing.Instant, self fencing.Gateway, every time.Duration) bool {
+	for gateway, is := range m.heard {
+		if gateway != self && now.Sub(is.at) < 2*every {
+			return true
+		}
+	}
+	return false
 }
 
 // says reports whether this turn is to say which rules this gateway knows.

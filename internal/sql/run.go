@@ -45,7 +45,7 @@ func (s *Store) run() {
 		}
 		if over {
 			refuse(s.guarded, errClosed)
-			s.end()
+			s.leave()
 			return
 		}
 		if err == nil {

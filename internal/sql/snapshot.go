@@ -19,6 +19,9 @@ const (
 	// claimFor is for how long nobody else writes a snapshot. Who does claims it again meanwhile.
 	claimFor = 30 * time.Second
 
+	// claimPause is how often who stops last asks whether another one has written its snapshot.
+	claimPause = 100 * time.Millisecond
+
 	// chunkSize is how many bytes a chunk of a snapshot has: less than the smallest message that a server must take.
 	chunkSize = 512 << 10
 
@@ -29,12 +32,21 @@ const (
 	// cutAtOnce is how many entries one statement removes: some milliseconds.
 	cutAtOnce = 1000
 
-	// closeTimeout bounds the snapshot at the end.
-	closeTimeout = 10 * time.Second
+	// keptFor is for how long at least entries stay that a snapshot has taken the place of: a gateway that asks every idleEvery has them by then.
+	keptFor = 5 * time.Second
+
+	// closeTimeout bounds all that Close does, and giveUpTimeout what a snapshot that can't be finished is removed in.
+	closeTimeout  = 25 * time.Second
+	giveUpTimeout = 3 * time.Second
 )
 
-// errOvertaken says that another gateway has written a snapshot meanwhile.
-var errOvertaken = errors.New("another gateway has written a snapshot meanwhile")
+var (
+	// errOvertaken says that another gateway has written a snapshot meanwhile.
+	errOvertaken = errors.New("another gateway has written a snapshot meanwhile")
+
+	// errClaimed says that another gateway writes one.
+	errClaimed = errors.New("another gateway writes a snapshot")
+)
 
 // head is part 0 of a snapshot.
 func head(chunks int) []byte { return binary.BigEndian.AppendUint32(nil, uint32(chunks)) }
@@ -46,50 +58,102 @@ func readHead(b []byte) (int, error) {
 	return int(binary.BigEndian.Uint32(b)), nil
 }
 
-// considerSnapshot has a snapshot take the place of the log where that has grown. The caller holds the mutex, and memory is
-// committed.
+// considerSnapshot has a snapshot take the place of the log where that has grown. Once, when a claim of before is over, it removes what those have
+// left who are gone. The caller holds the mutex, and memory is committed.
 func (s *Store) considerSnapshot() {
-	after := s.options.snapshotAt
-	if after == 0 {
-		after = snapshotAfter
-	}
-	if s.memory.grown < after || !s.saving.CompareAndSwap(false, true) {
+	grown := s.memory.grown >= s.options.snapshotAt
+	tidies := !s.tidied && time.Since(s.opened) > s.options.tidyAfter
+	if !grown && !tidies || !s.saving.TryLock() {
 		return
 	}
-	s.memory.grown = 0 // another gateway may do it
+	s.tidied = true
+	if grown {
+		s.memory.grown = 0 // another gateway may do it
+	}
 	s.work.Go(func() {
-		defer s.saving.Store(false)
-		if err := s.save(s.ctx); err != nil && s.ctx.Err() == nil {
+		defer s.saving.Unlock()
+		err := error(nil)
+		if grown {
+			err = s.save(s.ctx, keptFor)
+		} else {
+			err = s.tidy(s.ctx)
+		}
+		if err != nil && !errors.Is(err, errClaimed) && s.ctx.Err() == nil {
 			s.log.Warn("a snapshot could not be written; the log grows until the next one", "error", err)
 		}
 	})
 }
 
-// save writes a snapshot while turns go on, unless another gateway does, and removes what it takes the place of.
-func (s *Store) save(ctx context.Context) error {
+// claiming does something while no other gateway writes a snapshot; errClaimed: one does.
+func (s *Store) claiming(ctx context.Context, do func(connection) error) error {
 	conn, err := s.connect(ctx)
 	if err != nil {
 		return err
 	}
 	defer conn.close()
 	claimed, err := conn.claim(ctx, s.gateway)
-	if err != nil || !claimed {
+	if err != nil {
 		return err
+	}
+	if !claimed {
+		return errClaimed
+	}
+	if err := do(conn); err != nil {
+		return err
+	}
+	return conn.release(ctx, s.gateway)
+}
+
+// tidy removes what is left of snapshots that were given up.
+func (s *Store) tidy(ctx context.Context) error {
+	return s.claiming(ctx, func(conn connection) error { return conn.tidy(ctx) })
+}
+
+// save writes a snapshot while turns go on, and removes what it takes the place of when it is so old. One that is given up leaves nothing, and others may
+// write one at once. The caller holds saving.
+func (s *Store) save(ctx context.Context, old time.Duration) error {
+	seq := uint64(0)
+	err := s.claiming(ctx, func(conn connection) (err error) {
+		seq, err = s.write(ctx, conn)
+		return err
+	})
+	switch {
+	case errors.Is(err, errClaimed):
+		return err
+	case err != nil:
+		giving, cancel := context.WithTimeout(context.WithoutCancel(ctx), giveUpTimeout)
+		defer cancel()
+		_ = s.tidy(giving) // who writes the next one does it otherwise, or who starts
+		return err
+	case seq == 0:
+		return nil
+	}
+	s.pause(old)
+	if err := s.cut(ctx, seq); err != nil {
+		return fmt.Errorf("what a snapshot took the place of could not be removed: %w", err)
+	}
+	return nil
+}
+
+// write writes a snapshot, and returns as of which entry; 0: the newest has all that there is.
+func (s *Store) write(ctx context.Context, conn connection) (seq uint64, err error) {
+	if err := conn.tidy(ctx); err != nil {
+		return 0, err
 	}
 	newest, _, err := conn.newest(ctx)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	s.mu.Lock()
 	of, last := s.memory.Machine, s.memory.sure
 	if of.Applied() == newest || s.memory.ahead || s.Cause() != nil {
 		s.mu.Unlock()
-		return nil
+		return 0, nil
 	}
 	snapshot, err := of.Snapshot()
 	s.mu.Unlock()
 	if err != nil {
-		return err
+		return 0, err
 	}
 	defer func() {
 		s.mu.Lock()
@@ -99,39 +163,60 @@ func (s *Store) save(ctx context.Context) error {
 	w := &chunkWriter{ctx: ctx, conn: conn, of: s, seq: snapshot.Applied(), claimed: time.Now()}
 	buffered := bufio.NewWriterSize(w, chunkSize)
 	if err := snapshot.Write(buffered, &s.mu); err != nil {
-		return err
+		return 0, err
 	}
 	if err := buffered.Flush(); err != nil {
-		return err
+		return 0, err
 	}
 	if err := machine.Skim(&chunkReader{ctx: ctx, conn: conn, seq: w.seq, chunks: w.no}); err != nil {
-		return fmt.Errorf("what was written can't be read: %w", err)
+		return 0, fmt.Errorf("what was written can't be read: %w", err)
 	}
-	if err := conn.finish(ctx, s.gateway, last, w.no); err != nil {
-		return err
-	}
-	upTo := max(w.seq, keptBehind) - keptBehind
-	for more := true; more; {
-		if more, err = conn.cut(ctx, upTo, w.seq, cutAtOnce); err != nil {
-			return fmt.Errorf("what a snapshot took the place of could not be removed: %w", err)
-		}
-	}
-	return nil
+	return w.seq, conn.finish(ctx, s.gateway, last, w.no)
 }
 
-// end writes a snapshot at a clean end, so that the next start need not carry out the log, also by a version with other rules.
-func (s *Store) end() {
+// cut removes what a snapshot takes the place of.
+func (s *Store) cut(ctx context.Context, snapshot uint64) error {
+	conn, err := s.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.close()
+	upTo := max(snapshot, keptBehind) - keptBehind
+	for more := true; more && err == nil; {
+		more, err = conn.cut(ctx, upTo, snapshot, cutAtOnce)
+	}
+	return err
+}
+
+// leave has the log say that this gateway writes nothing any more. Unless another one serves on it writes a snapshot: then the version that starts next
+// has nothing to decide that this one has decided. Whoever stops last does so, for each entry says who has left before.
+func (s *Store) leave() {
 	defer func() {
 		if s.conn != nil {
 			s.conn.close()
 		}
 	}()
-	if s.Cause() != nil || s.out.Load() != nil || s.memory.Applied() == s.memory.from {
+	if s.Cause() != nil || s.out.Load() != nil {
 		return
 	}
-	ctx, cancel := context.WithTimeout(s.ctx, closeTimeout)
-	defer cancel()
-	if err := s.save(ctx); err != nil {
+	says := &item{ops: []operation{{encoded: machine.Leaves()}}, ctx: s.ctx, done: make(chan struct{})}
+	err := s.turn([]*item{says})
+	if err == nil && s.Cause() == nil {
+		s.saving.Lock() // one that is under way ends before the store does
+		defer s.saving.Unlock()
+		if s.memory.others(s.clock(), s.gateway, s.options.rulesEvery) {
+			return
+		}
+		for err = errClaimed; errors.Is(err, errClaimed) && s.ctx.Err() == nil; {
+			if err = s.save(s.ctx, 0); errors.Is(err, errClaimed) {
+				select {
+				case <-time.After(claimPause):
+				case <-s.ctx.Done():
+				}
+			}
+		}
+	}
+	if err != nil {
 		s.log.Warn("no snapshot could be written at shutdown; the next start replays the log", "error", err)
 	}
 }

@@ -68,6 +68,8 @@ type Options struct {
 	rules      int                    // for tests: the newest that the gateway knows; 0 is fencing.NewestRules
 	rulesEvery time.Duration          // for tests; 0 is rulesEvery
 	snapshotAt int                    // for tests: bytes of the log after which a snapshot takes its place; 0 is snapshotAfter
+	tidyAfter  time.Duration          // for tests; 0 is claimFor
+	closesIn   time.Duration          // for tests; 0 is closeTimeout
 	wrap       func(database) database
 }
 
@@ -108,12 +110,14 @@ type Store struct {
 	lastOther  time.Time       // when another gateway was last seen to have done anything
 	lastSkewed bool            // the clocks differed in the last turn
 	resting    resting
+	opened     time.Time
+	tidied     bool      // what those may have left of snapshots who were gone when this gateway was opened is removed
 	said       time.Time // when this gateway last said which rules it knows
 
 	rules atomic.Pointer[fencing.Finding] // which are in force; nil until this gateway has said which it knows
 
 	hints  chan fencing.Gateway // those that are to look at the log; nil if the database passes no hints on
-	saving atomic.Bool          // a snapshot is being written
+	saving sync.Mutex           // held by who writes a snapshot, or tidies
 	work   sync.WaitGroup       // for it, and for who passes hints on
 	failed chan struct{}        // closed when the store can't go on
 	fault  sync.Once
@@ -141,7 +145,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	o.complete()
 	gateway := newGateway()
 	s := &Store{
-		options: o, log: o.Logger, db: db, gateway: gateway, queue: newQueue(),
+		options: o, log: o.Logger, db: db, gateway: gateway, queue: newQueue(), opened: time.Now(),
 		batch:  machine.Batch{Gateway: string(gateway), MaxHolders: o.MaxHolders, StepLimit: o.stepLimit, MaxSkew: int64(o.MaxSkew)},
 		failed: make(chan struct{}), closing: make(chan struct{}), ended: make(chan struct{}),
 	}
@@ -171,6 +175,8 @@ func (o *Options) complete() {
 	if o.aloneAfter == 0 {
 		o.aloneAfter = aloneAfter
 	}
+	o.snapshotAt = cmp.Or(o.snapshotAt, snapshotAfter)
+	o.tidyAfter, o.closesIn = cmp.Or(o.tidyAfter, claimFor), cmp.Or(o.closesIn, closeTimeout)
 	o.rules, o.rulesEvery = cmp.Or(o.rules, fencing.NewestRules), cmp.Or(o.rulesEvery, rulesEvery)
 	if o.clock == nil {
 		o.clock = time.Now
@@ -404,12 +410,13 @@ func (s *Store) fail(err error) {
 	})
 }
 
-// Close implements fencing.Store. What was taken up is answered, and a snapshot spares the next start the log.
+// Close implements fencing.Store. What was taken up is answered. The log says that this gateway leaves and, if it is the last one, a snapshot
+// takes its place. All that takes closeTimeout at most, and giveUpTimeout if a snapshot is given up.
 func (s *Store) Close() error {
 	s.close.Do(func() {
 		close(s.closing)
 		s.queue.end()
-		hangs := time.AfterFunc(patience, s.cancel)
+		hangs := time.AfterFunc(s.options.closesIn, s.cancel)
 		<-s.ended
 		hangs.Stop()
 		s.cancel()
