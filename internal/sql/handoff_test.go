@@ -25,13 +25,16 @@ func TestHandOff(t *testing.T) {
 	for _, through := range []string{"hints", "asking"} {
 		t.Run(through, func(t *testing.T) {
 			url := initialised(t, sqltest.Postgres(t).Database(t))
-			o := Options{URL: url, Logger: testLog(t)}
+			o := Options{URL: url, Logger: testLog(t), hinted: time.Hour}
 			if through == "asking" {
 				o.wrap = func(d database) database { return struct{ database }{d} } // which passes no hints on
 			}
 			a, b := openGateway(t, o), openGateway(t, o)
 			h := &hearer{heard: make(chan fencing.Grant, 1)}
 			b.Listen(h)
+			if through == "hints" {
+				await(t, "hints are heard", b.hinted.Load)
+			}
 			for range 20 {
 				first := acquire(t, a, "a", time.Minute)
 				r := request("a", time.Minute)

@@ -37,6 +37,20 @@ func TestPooler(t *testing.T) {
 	if _, err := stores[0].Examine(t.Context()); err != nil {
 		t.Error(err)
 	}
+	h := &hearer{heard: make(chan fencing.Grant, 1)}
+	stores[1].Listen(h)
+	for range 5 { // nobody listens on a connection that the pooler gives to others, and would be told there
+		first := acquire(t, stores[0], "a", time.Minute)
+		r := waiting("a")
+		mustDo(t, stores[1], r)
+		mustDo(t, stores[0], fencing.ReleaseRequest{Name: "a", Lease: first.lease})
+		<-h.heard
+		mustDo(t, stores[1], fencing.ConfirmRequest{Name: "a", Lease: r.Lease, Stamp: r.Stamp})
+		mustDo(t, stores[1], fencing.ReleaseRequest{Name: "a", Lease: r.Lease})
+	}
+	if log := pooler.Log(); strings.Contains(log, "when not linked") {
+		t.Errorf("the pooler is told what nobody waits for:\n%s", log)
+	}
 	var err error
 	for range 20 { // the first ones may find connections that prepared nothing
 		s, openErr := Open(context.Background(), Options{URL: url + "&prepared=true"})

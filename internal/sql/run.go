@@ -10,10 +10,11 @@ import (
 )
 
 const (
-	// askEvery is how often the end of the log is asked for while somebody waits here or hears events, and idleEvery while nobody
-	// does: a gateway that lags much has a snapshot to read.
-	askEvery  = 25 * time.Millisecond
-	idleEvery = time.Second
+	// askEvery is how often the end of the log is asked for while somebody waits here or hears events, hintedEvery where the gateway
+	// hears hints as well, and idleEvery while nobody waits or hears: a gateway that lags much has a snapshot to read.
+	askEvery    = 25 * time.Millisecond
+	hintedEvery = 250 * time.Millisecond
+	idleEvery   = time.Second
 
 	// guardedEvery is how often it is looked whether a transaction that guards a lease which is to end is over.
 	guardedEvery = 20 * time.Millisecond
@@ -73,10 +74,12 @@ func (s *Store) nextLook() time.Duration {
 	switch {
 	case len(s.guarded) > 0:
 		return guardedEvery
-	case s.watchers.Any() || time.Now().UnixNano() < s.waitsUntil.Load():
-		return askEvery
+	case !s.watchers.Any() && time.Now().UnixNano() >= s.waitsUntil.Load():
+		return idleEvery
+	case s.hinted.Load():
+		return s.options.hinted
 	}
-	return idleEvery
+	return askEvery
 }
 
 // takeGuarded returns what waits for transactions that guard leases, as much as goes into a turn beside others.

@@ -67,6 +67,7 @@ type Options struct {
 	aloneAfter time.Duration          // for tests: see aloneAfter; less than 0 is never
 	rules      int                    // for tests: the newest that the gateway knows; 0 is fencing.NewestRules
 	rulesEvery time.Duration          // for tests; 0 is rulesEvery
+	hinted     time.Duration          // for tests; 0 is hintedEvery
 	snapshotAt int                    // for tests: bytes of the log after which a snapshot takes its place; 0 is snapshotAfter
 	tidyAfter  time.Duration          // for tests; 0 is claimFor
 	closesIn   time.Duration          // for tests; 0 is closeTimeout
@@ -116,10 +117,11 @@ type Store struct {
 
 	rules atomic.Pointer[fencing.Finding] // which are in force; nil until this gateway has said which it knows
 
-	hints  chan fencing.Gateway // those that are to look at the log; nil if the database passes no hints on
-	saving sync.Mutex           // held by who writes a snapshot, or tidies
-	work   sync.WaitGroup       // for it, and for who passes hints on
-	failed chan struct{}        // closed when the store can't go on
+	hints  *hints         // nil if the database passes none on
+	hinted atomic.Bool    // this gateway hears them
+	saving sync.Mutex     // held by who writes a snapshot, or tidies
+	work   sync.WaitGroup // for it, and for who passes hints on
+	failed chan struct{}  // closed when the store can't go on
 	fault  sync.Once
 	cause  error // set before failed is closed
 
@@ -178,6 +180,7 @@ func (o *Options) complete() {
 	o.snapshotAt = cmp.Or(o.snapshotAt, snapshotAfter)
 	o.tidyAfter, o.closesIn = cmp.Or(o.tidyAfter, claimFor), cmp.Or(o.closesIn, closeTimeout)
 	o.rules, o.rulesEvery = cmp.Or(o.rules, fencing.NewestRules), cmp.Or(o.rulesEvery, rulesEvery)
+	o.hinted = cmp.Or(o.hinted, hintedEvery)
 	if o.clock == nil {
 		o.clock = time.Now
 	}

@@ -228,6 +228,7 @@ func (t *turn) answer(carried []carried, results []machine.Result) {
 	for _, c := range carried {
 		c.it.results, c.it.asked = results[c.from:c.to], t.asked
 	}
+	t.hintOfBreaks(results)
 }
 
 // isInLog has be told of the entry of this turn.

@@ -226,6 +226,9 @@ func (s *Server) wait(what string, condition func() error) error {
 
 func (s *Server) log() string { return filepath.Join(s.dir, "log") }
 
+// Log returns the last 16 kB of what the server has said.
+func (s *Server) Log() string { return s.logFrom(0) }
+
 // logFrom returns the log from a place on, or the last 16 kB of that.
 func (s *Server) logFrom(from int64) string {
 	const most = 16 << 10

@@ -1,0 +1,113 @@
+package sql
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"fencepost/internal/fencing"
+	"fencepost/internal/sql/sqltest"
+)
+
+// counting counts the messages of turns and looks.
+type counting struct {
+	*postgres
+	asked chan time.Time
+}
+
+func (c counting) connect(ctx context.Context) (connection, error) {
+	conn, err := c.postgres.connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return countingConn{conn.(*postgresConn), c.asked}, nil
+}
+
+type countingConn struct {
+	*postgresConn
+	asked chan time.Time
+}
+
+func (c countingConn) read(ctx context.Context, after uint64) (*begun, error) {
+	select {
+	case c.asked <- time.Now():
+	default:
+	}
+	return c.postgresConn.read(ctx, after)
+}
+
+// waiting is a request that waits.
+func waiting(name fencing.Name) fencing.AcquireRequest {
+	r := request(name, time.Minute)
+	r.Wait = time.Minute
+	return r
+}
+
+// A gateway at which somebody waits, or hears events, asks for the log seldom where it hears hints.
+func TestFewReadsWhereHintsAreHeard(t *testing.T) {
+	t.Parallel()
+	for _, of := range []string{"a waiter", "a watcher"} {
+		t.Run(of, func(t *testing.T) {
+			asked := make(chan time.Time, 1000)
+			s := openGateway(t, Options{
+				URL: initialised(t, sqltest.Postgres(t).Database(t)), Logger: testLog(t),
+				wrap: func(d database) database { return counting{d.(*postgres), asked} },
+			})
+			await(t, "hints are heard", s.hinted.Load)
+			if of == "a watcher" {
+				defer s.Watch(&eventSink{})()
+			} else {
+				acquire(t, s, "a", time.Minute)
+			}
+			if out := mustDo(t, s, waiting("a")); of == "a waiter" && !out.Waits() {
+				t.Fatalf("%+v", out)
+			}
+			first := <-asked
+			for range 5 {
+				last := <-asked
+				if since := last.Sub(first); since < hintedEvery*9/10 {
+					t.Errorf("the log is read again after %s", since)
+				}
+				first = last
+			}
+		})
+	}
+}
+
+// eventSink keeps what it is told of.
+type eventSink struct{ events chan fencing.Event }
+
+func (e *eventSink) Event(event fencing.Event) {
+	if e.events != nil {
+		e.events <- event
+	}
+}
+func (*eventSink) Gap() {}
+
+// The stream of an attached lease that is broken, or given notice, at another gateway hears of it by a hint.
+func TestHintOfBreak(t *testing.T) {
+	t.Parallel()
+	o := Options{URL: initialised(t, sqltest.Postgres(t).Database(t)), Logger: testLog(t), hinted: time.Hour}
+	a, b := openGateway(t, o), openGateway(t, o)
+	sink := &eventSink{make(chan fencing.Event, 100)}
+	defer b.Watch(sink)()
+	for _, notice := range []time.Duration{0, time.Minute} {
+		r := request("a", time.Minute)
+		r.Attach = true
+		out := mustDo(t, b, r)
+		if out.Holder.Attached == "" {
+			t.Fatalf("%+v", out)
+		}
+		await(t, "hints are heard", b.hinted.Load)
+		mustDo(t, a, fencing.BreakRequest{Name: "a", Token: out.Holder.Token, Notice: notice})
+		want := fencing.EventBroken
+		if notice > 0 {
+			want = fencing.EventNotice
+		}
+		for e := range sink.events {
+			if e.Kind == want {
+				break
+			}
+		}
+	}
+}
