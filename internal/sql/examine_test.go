@@ -98,7 +98,7 @@ func TestExamineFindsFault(t *testing.T) {
 		{"statement_timeout", "-c statement_timeout=3s", Options{}, checkTimeouts, "", false, "statement_timeout is 3s"},
 		{"idle_session_timeout", "-c idle_session_timeout=1s", Options{}, checkTimeouts, "", false, "opened again"},
 		{"long timeouts", "-c statement_timeout=1min -c idle_session_timeout=1min", Options{}, checkTimeouts, "", true, "none of"},
-		{"read-only", "-c default_transaction_read_only=on", Options{}, checkRole, "", false, "default_transaction_read_only is on"},
+		{"read-only by default, which a gateway is not", "-c default_transaction_read_only=on", Options{}, checkRole, "", true, "accepts writes"},
 		{"a clock ahead", "", Options{MaxSkew: time.Second, clock: func() time.Time { return time.Now().Add(-time.Hour) }}, checkClock, "P1, P2", false, "ahead of this gateway's"},
 		{"a clock behind", "", Options{MaxSkew: time.Second, clock: func() time.Time { return time.Now().Add(time.Hour) }}, checkClock, "P1, P2", false, "behind this gateway's"},
 		{"no quarantine", "", Options{Quarantine: Quarantine{Off: true}}, checkLoss, "P1", false, "quarantine is off"},

@@ -324,12 +324,24 @@ func TestThroughPgBouncer(t *testing.T) {
 // the standby: the server says so by a warning. It is not answered before another one got through.
 func TestSystemCancelledWaitForStandby(t *testing.T) {
 	t.Parallel()
+	for _, level := range []string{"notice", "error"} { // of what clients are told by default
+		t.Run(level, func(t *testing.T) {
+			t.Parallel()
+			cancelWaitForStandby(t, level)
+		})
+	}
+}
+
+func cancelWaitForStandby(t *testing.T, level string) {
 	primary := sqltest.StartPostgres(t)
 	url := initialised(t, primary.Database(t))
 	standby := sqltest.StartStandby(t, primary, true)
+	db := primary.DB(t, url)
+	if _, err := db.Exec("alter database " + databaseOf(t, url) + " set client_min_messages = " + level); err != nil {
+		t.Fatal(err)
+	}
 	a := openGateway(t, Options{URL: url, Logger: testLog(t)})
 	acquire(t, a, "first", time.Minute)
-	db := primary.DB(t, url)
 	standby.CutOff(t)
 	done := make(chan error, 1)
 	go func() {

@@ -138,6 +138,15 @@ type mysqlConn struct {
 	bound, unbound string
 }
 
+// mysqlSession has a session be as it is needed: see session.go. No list is longer than group_concat_max_len, of which a 32-bit server
+// takes at most this.
+const mysqlSession = `set names utf8mb4;
+set session transaction isolation level read committed, read write;
+set session autocommit = 1, sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', completion_type = 'NO_CHAIN',
+innodb_lock_wait_timeout = 5, lock_wait_timeout = 5, sql_safe_updates = 0, sql_select_limit = 18446744073709551615, sql_big_selects = 1,
+unique_checks = 1, foreign_key_checks = 1, group_concat_max_len = 4294967295 /*M! , max_statement_time = 0 */ /*!80000 , max_execution_time = 0 */;
+`
+
 // open connects and has the session be as it is needed, whatever the server's defaults are.
 func (m *mysqlServer) open(ctx context.Context) (*mysqlConn, error) {
 	connector, err := gomysql.NewConnector(m.config)
@@ -152,9 +161,7 @@ func (m *mysqlServer) open(ctx context.Context) (*mysqlConn, error) {
 	var version string
 	var packet int64
 	several := ""
-	err = c.ask(ctx, `set names utf8mb4;
-set session autocommit = 1, sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', innodb_lock_wait_timeout = 5, lock_wait_timeout = 5;
-select version(), @@max_allowed_packet;
+	err = c.ask(ctx, mysqlSession+`select version(), @@max_allowed_packet;
 show global variables where variable_name in ('wsrep_on', 'group_replication_single_primary_mode')`, nil,
 		func(row []driver.Value) error {
 			version, packet = text(row[0]), number(row[1])

@@ -53,7 +53,7 @@ func (c *mysqlConn) begin(ctx context.Context, after uint64, tried []fencing.Tok
 	b := &begun{}
 	found := errNoSchema
 	var tries tries
-	statements := "set transaction isolation level read committed; start transaction read write;" + c.bound + "select id from store where id = 1 for update;"
+	statements := "start transaction;" + c.bound + "select id from store where id = 1 for update;"
 	readers := []func([]driver.Value) error{func([]driver.Value) error {
 		found = nil
 		return nil
@@ -113,7 +113,7 @@ func (c *mysqlConn) try(ctx context.Context, tried []fencing.Token) ([]fencing.T
 func (c *mysqlConn) commit(ctx context.Context, e *entry) error {
 	committing := false
 	s := changes(e)
-	err := c.ask(ctx, c.unbound+s.String()+"select 1; commit and no chain no release", s.args, func([]driver.Value) error {
+	err := c.ask(ctx, c.unbound+s.String()+"select 1; commit", s.args, func([]driver.Value) error {
 		committing = true
 		return nil
 	})

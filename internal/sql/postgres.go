@@ -37,8 +37,8 @@ func newPostgres(url string) (*postgres, error) {
 	if err != nil {
 		return nil, plainURLError(err)
 	}
-	if strings.Contains(p.hosts, ",") && !p.options.Has("target_session_attrs") { // else a standby might be taken
-		config.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsReadWrite
+	if attrs := p.options.Get("target_session_attrs"); attrs == "read-write" || attrs == "" && strings.Contains(p.hosts, ",") { // else a standby might be taken
+		config.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsPrimary // whatever transactions are by default
 	}
 	config.DefaultQueryExecMode = pgx.QueryExecModeExec
 	if config.RuntimeParams["prepared"] == "true" {
@@ -51,6 +51,7 @@ func newPostgres(url string) (*postgres, error) {
 	if config.RuntimeParams["application_name"] == "" {
 		config.RuntimeParams["application_name"] = "fencepost"
 	}
+	config.RuntimeParams["client_encoding"] = "UTF8" // see session.go
 	return &postgres{config: config, servers: map[string]string{}}, nil
 }
 
@@ -78,7 +79,7 @@ type postgresConn struct {
 
 // whichRun is what tells the runs of a server apart, a server from the one that it was promoted from, and the tables from those that
 // a dump was restored to: cheap enough for each turn.
-const whichRun = "pg_postmaster_start_time()::text || ' ' || left(pg_walfile_name(pg_current_wal_lsn()), 8) || '/' || 'fencepost.log'::regclass::oid"
+const whichRun = "extract(epoch from pg_postmaster_start_time())::text || ' ' || left(pg_walfile_name(pg_current_wal_lsn()), 8) || '/' || 'fencepost.log'::regclass::oid"
 
 // server returns which server a run is of, and which table: the same after a restart, another one after a promotion, or where a dump has made
 // the table anew. pg_control_checkpoint has another timeline only some seconds after a promotion.
@@ -114,11 +115,12 @@ func (c *postgresConn) checkSchema(ctx context.Context) error {
 func (c *postgresConn) begin(ctx context.Context, after uint64, tried []fencing.Token) (*begun, error) {
 	b := &begun{}
 	batch := &pgx.Batch{}
-	batch.Queue("begin isolation level read committed")
+	batch.Queue(beginWriting)
 	batch.Queue("select at, run, held from fencepost.turn($1, $2)", numbers(tried), int32(stall/time.Millisecond))
 	queueLog(batch, after)
 	r := c.SendBatch(ctx, batch)
 	_, err := r.Exec()
+	err = standbyError(err)
 	run := ""
 	if err == nil {
 		var held []int64
@@ -148,7 +150,7 @@ func (b *begun) readLog(r pgx.BatchResults) error {
 	defer rows.Close()
 	for rows.Next() {
 		var e logged
-		if err := rows.Scan(&e.seq, &e.id, &e.data); err != nil {
+		if err := rows.Scan(&e.seq, &e.id, (*octets)(&e.data)); err != nil {
 			return err
 		}
 		b.entries = append(b.entries, e)
@@ -165,7 +167,7 @@ func (c *postgresConn) try(ctx context.Context, tried []fencing.Token) ([]fencin
 
 func (c *postgresConn) commit(ctx context.Context, e *entry) error {
 	batch := &pgx.Batch{}
-	batch.Queue("select fencepost.append($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)", append([]any{int64(e.seq)}, e.arguments()...)...)
+	batch.Queue("select fencepost.append($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)", append([]any{int64(e.seq)}, c.arguments(e)...)...)
 	batch.Queue("commit")
 	c.warned = false
 	r := c.SendBatch(ctx, batch)
@@ -182,14 +184,17 @@ func (c *postgresConn) commit(ctx context.Context, e *entry) error {
 }
 
 // arguments returns what the functions get that write an entry.
-func (e *entry) arguments() []any {
+func (c *postgresConn) arguments(e *entry) []any {
 	rows := len(e.changed)
-	of, names, leases, slots := make([]int64, rows), make([]string, rows), make([]string, rows), make([]*int32, rows)
+	of, names, leases, slots := make([]int64, rows), make([]string, rows), make([]string, rows), make([]int32, rows)
 	modes, owners, acquired, expires := make([]string, rows), make([]string, rows), make([]int64, rows), make([]int64, rows)
 	for i := range e.changed {
 		r := &e.changed[i]
-		of[i], names[i], leases[i], slots[i] = int64(r.Token), string(r.name), string(r.Lease), r.slot()
-		modes[i], owners[i], acquired[i], expires[i] = string(r.Mode), r.Owner, int64(r.AcquiredAt), int64(r.ExpiresAt)
+		of[i], names[i], leases[i], slots[i] = int64(r.Token), string(r.name), string(r.Lease), -1 // there may be no nulls: see session.go
+		if slot := r.slot(); slot != nil {
+			slots[i] = *slot
+		}
+		modes[i], owners[i], acquired[i], expires[i] = string(r.Mode), c.holdable(r.Owner), int64(r.AcquiredAt), int64(r.ExpiresAt)
 	}
 	return []any{e.id, e.data, numbers(e.ended), of, names, leases, slots, modes, owners, acquired, expires}
 }
@@ -209,13 +214,14 @@ func (c *postgresConn) committed(tag pgconn.CommandTag) error {
 // alone implements lone.
 func (c *postgresConn) alone(ctx context.Context, e *entry, behind mark, now fencing.Instant, late time.Duration, tried []fencing.Token) (at fencing.Instant, done bool, err error) {
 	batch := &pgx.Batch{}
-	batch.Queue("begin isolation level read committed")
+	batch.Queue(beginWriting)
 	batch.Queue("select now, done from fencepost.turn_alone($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)",
-		append([]any{int64(behind.seq), behind.id, c.run, int64(now), late.Microseconds(), numbers(tried), int32(stall / time.Millisecond)}, e.arguments()...)...)
+		append([]any{int64(behind.seq), behind.id, c.run, int64(now), late.Microseconds(), numbers(tried), int32(stall / time.Millisecond)}, c.arguments(e)...)...)
 	batch.Queue("commit")
 	c.warned = false
 	r := c.SendBatch(ctx, batch)
 	_, err = r.Exec()
+	err = standbyError(err)
 	if err == nil {
 		err = r.QueryRow().Scan(&at, &done)
 	}
@@ -246,7 +252,7 @@ func (c *postgresConn) abandon(ctx context.Context) error {
 func (c *postgresConn) read(ctx context.Context, after uint64) (*begun, error) {
 	b := &begun{}
 	batch := &pgx.Batch{}
-	batch.Queue("select (extract(epoch from clock_timestamp()) * 1000000)::bigint, " + whichRun)
+	batch.Queue("select (extract(epoch from now()) * 1000000)::bigint, " + whichRun) // now() is before the log is read at any isolation level
 	queueLog(batch, after)
 	r := c.SendBatch(ctx, batch)
 	run := ""
@@ -264,7 +270,7 @@ func (c *postgresConn) read(ctx context.Context, after uint64) (*begun, error) {
 func (c *postgresConn) newest(ctx context.Context) (seq uint64, chunks int, err error) {
 	var head []byte
 	var number int64
-	err = c.QueryRow(ctx, "select seq, chunk from fencepost.snapshot where no = 0 order by seq desc limit 1").Scan(&number, &head)
+	err = c.QueryRow(ctx, "select seq, chunk from fencepost.snapshot where no = 0 order by seq desc limit 1").Scan(&number, (*octets)(&head))
 	if errors.Is(err, pgx.ErrNoRows) {
 		return 0, 0, nil
 	}
@@ -276,7 +282,7 @@ func (c *postgresConn) newest(ctx context.Context) (seq uint64, chunks int, err 
 }
 
 func (c *postgresConn) chunk(ctx context.Context, seq uint64, no int) (chunk []byte, err error) {
-	err = c.QueryRow(ctx, "select chunk from fencepost.snapshot where seq = $1 and no = $2", int64(seq), int32(no)).Scan(&chunk)
+	err = c.QueryRow(ctx, "select chunk from fencepost.snapshot where seq = $1 and no = $2", int64(seq), int32(no)).Scan((*octets)(&chunk))
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, nil
 	}
@@ -284,13 +290,13 @@ func (c *postgresConn) chunk(ctx context.Context, seq uint64, no int) (chunk []b
 }
 
 func (c *postgresConn) claim(ctx context.Context, gateway fencing.Gateway) (bool, error) {
-	tag, err := c.Exec(ctx, "update fencepost.snapshotter set gateway = $1, until = now() + $2 * interval '1 second' where id = 1 and (until < now() or gateway = $1)",
+	tag, err := c.write(ctx, "update fencepost.snapshotter set gateway = $1, until = now() + $2 * interval '1 second' where id = 1 and (until < now() or gateway = $1)",
 		string(gateway), int32(claimFor/time.Second))
-	return tag.RowsAffected() > 0, postgresError(err)
+	return tag.RowsAffected() > 0, err
 }
 
 func (c *postgresConn) put(ctx context.Context, seq uint64, no int, chunk []byte) error {
-	tag, err := c.Exec(ctx, `insert into fencepost.snapshot select $1, $2, $3 where not exists (select from fencepost.snapshot where seq = $1 and no = 0)
+	tag, err := c.write(ctx, `insert into fencepost.snapshot select $1, $2, $3 where not exists (select from fencepost.snapshot where seq = $1 and no = 0)
 		on conflict (seq, no) do update set chunk = excluded.chunk`, int64(seq), int32(no), chunk)
 	return overtakenUnless(tag, err)
 }
@@ -299,11 +305,11 @@ func overtakenUnless(tag pgconn.CommandTag, err error) error {
 	if err == nil && tag.RowsAffected() == 0 {
 		return errOvertaken
 	}
-	return postgresError(err)
+	return err
 }
 
 func (c *postgresConn) finish(ctx context.Context, gateway fencing.Gateway, of mark, chunks int) error {
-	tag, err := c.Exec(ctx, `insert into fencepost.snapshot select $1, 0, $2 where exists (select from fencepost.log where seq = $1 and id = $3)
+	tag, err := c.write(ctx, `insert into fencepost.snapshot select $1, 0, $2 where exists (select from fencepost.log where seq = $1 and id = $3)
 		and exists (select from fencepost.snapshotter where gateway = $4) on conflict do nothing`, int64(of.seq), head(chunks), of.id, string(gateway))
 	if err := overtakenUnless(tag, err); err != nil {
 		return err
@@ -312,22 +318,22 @@ func (c *postgresConn) finish(ctx context.Context, gateway fencing.Gateway, of m
 }
 
 func (c *postgresConn) release(ctx context.Context, gateway fencing.Gateway) error {
-	_, err := c.Exec(ctx, "update fencepost.snapshotter set until = 'epoch' where gateway = $1", string(gateway))
-	return postgresError(err)
+	_, err := c.write(ctx, "update fencepost.snapshotter set until = 'epoch' where gateway = $1", string(gateway))
+	return err
 }
 
 func (c *postgresConn) tidy(ctx context.Context) error {
-	_, err := c.Exec(ctx, "delete from fencepost.snapshot where seq <> coalesce((select max(seq) from fencepost.snapshot where no = 0), 0)")
-	return postgresError(err)
+	_, err := c.write(ctx, "delete from fencepost.snapshot where seq <> coalesce((select max(seq) from fencepost.snapshot where no = 0), 0)")
+	return err
 }
 
 func (c *postgresConn) cut(ctx context.Context, upTo, snapshot uint64, limit int) (bool, error) {
-	tag, err := c.Exec(ctx, `delete from fencepost.log where seq <= $1 and seq < (select min(seq) from fencepost.log) + $2`, int64(upTo), int64(limit))
+	tag, err := c.write(ctx, `delete from fencepost.log where seq <= $1 and seq < (select min(seq) from fencepost.log) + $2`, int64(upTo), int64(limit))
 	if err != nil || tag.RowsAffected() > 0 {
-		return true, postgresError(err)
+		return true, err
 	}
-	_, err = c.Exec(ctx, "delete from fencepost.snapshot where seq < $1", int64(snapshot))
-	return false, postgresError(err)
+	_, err = c.write(ctx, "delete from fencepost.snapshot where seq < $1", int64(snapshot))
+	return false, err
 }
 
 func (c *postgresConn) close() {

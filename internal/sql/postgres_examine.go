@@ -29,7 +29,7 @@ type postgresFacts struct {
 func (c *postgresConn) examine(ctx context.Context) ([]fencing.Finding, error) {
 	f := &postgresFacts{settings: map[string]string{}}
 	rows, err := c.Query(ctx, `select name, setting from pg_settings where name in ('fsync', 'full_page_writes', 'synchronous_commit',
-		'synchronous_standby_names', 'default_transaction_read_only', 'statement_timeout', 'transaction_timeout', 'idle_session_timeout',
+		'synchronous_standby_names', 'statement_timeout', 'transaction_timeout', 'idle_session_timeout',
 		'server_version', 'server_version_num')`)
 	if err != nil {
 		return nil, postgresError(err)
@@ -55,13 +55,9 @@ func (c *postgresConn) examine(ctx context.Context) ([]fencing.Finding, error) {
 }
 
 func (f *postgresFacts) role() fencing.Finding {
-	switch {
-	case f.recovery:
+	if f.recovery {
 		return finding(checkRole, "", "this is a standby, which does not accept writes: every request is answered 503",
 			"name the primary in FENCEPOST_STORE, or all servers, separated by commas: the one that accepts writes is used")
-	case f.settings["default_transaction_read_only"] == "on":
-		return finding(checkRole, "", "transactions are read-only here by default, so every request is answered 503: default_transaction_read_only is on",
-			"default_transaction_read_only off, for the database or for the gateway's user")
 	}
 	return fine(checkRole, "it accepts writes")
 }

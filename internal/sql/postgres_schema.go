@@ -30,9 +30,9 @@ func (p *postgres) init(ctx context.Context, statements []string) (before *schem
 		return nil, postgresError(err)
 	}
 	defer conn.Close(ctx)
-	tx, err := conn.Begin(ctx)
+	tx, err := conn.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite})
 	if err != nil {
-		return nil, postgresError(err)
+		return nil, postgresError(standbyError(err))
 	}
 	defer tx.Rollback(ctx)
 	if _, err := tx.Exec(ctx, "select pg_advisory_xact_lock(hashtext('fencepost store init'))"); err != nil {

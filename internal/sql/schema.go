@@ -11,7 +11,7 @@ import (
 )
 
 // schemaVersion is the version of the tables and functions that this version of the gateway needs.
-const schemaVersion = 1
+const schemaVersion = 2
 
 var (
 	//go:embed schema/postgres.sql

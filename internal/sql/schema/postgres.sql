@@ -47,6 +47,7 @@ declare
 begin
     perform set_config('lock_timeout', '5s', true),
         set_config('idle_in_transaction_session_timeout', stall::text, true),
+        set_config('client_min_messages', 'warning', true), -- one warns of a commit that no standby has
         set_config('enable_seqscan', 'off', true);
     if current_setting('synchronous_commit') = 'off' then
         perform set_config('synchronous_commit', 'on', true);
@@ -64,7 +65,7 @@ begin
         select coalesce(array_agg(l.token), '{}') from fencepost.lease l where l.token = any(tried) and l.token <> all(free) into held;
     end if;
     at := (extract(epoch from clock_timestamp()) * 1000000)::bigint;
-    run := pg_postmaster_start_time()::text || ' ' || left(pg_walfile_name(pg_current_wal_lsn()), 8) || '/' || 'fencepost.log'::regclass::oid;
+    run := extract(epoch from pg_postmaster_start_time())::text || ' ' || left(pg_walfile_name(pg_current_wal_lsn()), 8) || '/' || 'fencepost.log'::regclass::oid;
 end
 $$
 -- ;;
@@ -83,7 +84,7 @@ begin
     end if;
     if cardinality(tokens) > 0 then
         insert into fencepost.lease (token, name, lease, slot, mode, owner, acquired_at, expires_at)
-        select t, n, l, s, m, o, timestamptz 'epoch' + a * interval '1 microsecond', timestamptz 'epoch' + e * interval '1 microsecond'
+        select t, n, l, nullif(s, -1), m, o, timestamptz 'epoch' + a * interval '1 microsecond', timestamptz 'epoch' + e * interval '1 microsecond'
         from unnest(tokens, names, leases, slots, modes, owners, acquired, expires) as u(t, n, l, s, m, o, a, e)
         on conflict (token) do update
         set slot = excluded.slot, mode = excluded.mode, owner = excluded.owner, acquired_at = excluded.acquired_at, expires_at = excluded.expires_at;
