@@ -105,10 +105,5 @@ type row struct {
 // errUndecided is wrapped by the error of a commit of which it is not known whether it has happened.
 var errUndecided = errors.New("the database did not report the outcome of a commit")
 
-// refused is why the server does not do something.
-type refused struct{ error }
-
-func (r refused) Unwrap() error { return r.error }
-
 // mostRead bounds how many entries one message reads: each has at most some hundred KB.
 const mostRead = 64

@@ -55,11 +55,11 @@ func mysqlError(err error) error {
 		return fmt.Errorf("the database server does not accept writes; it may be a replica: %w", err)
 	case errors.As(err, &refusal):
 		if words := mysqlWords[refusal.Number]; words != "" {
-			return refused{fmt.Errorf("%s: %w", words, err)}
+			return refused{fmt.Errorf("%s: %w", words, err), mysqlRefusals[refusal.Number]}
 		}
-		return refused{fmt.Errorf("the database refuses: %w", err)}
+		return refused{fmt.Errorf("the database refuses: %w", err), mysqlRefusals[refusal.Number]}
 	case errors.Is(err, driver.ErrSkip):
-		return refused{errors.New("an entry is larger than a message to the database may be (max_allowed_packet)")}
+		return refused{errors.New("an entry is larger than a message to the database may be (max_allowed_packet)"), ofContent}
 	case errors.As(err, &network) && network.Op == "dial":
 		return fmt.Errorf("the database can't be reached: %w", err)
 	}

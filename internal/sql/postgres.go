@@ -360,7 +360,7 @@ func postgresError(err error) error {
 		}
 		err = fmt.Errorf("the database refuses: %s (SQLSTATE %s)", refusal.Message, refusal.Code)
 		if refusal.SeverityUnlocalized == "ERROR" && refusal.Code != "40001" && refusal.Code != "40P01" {
-			err = refused{err}
+			err = refused{err, postgresRefusal(refusal.Code)}
 		}
 		return err
 	case errors.As(err, &connecting):

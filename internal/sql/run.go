@@ -146,6 +146,9 @@ func (s *Store) turn(items []*item) error {
 		s.queue.putBack(t.items)
 		return nil
 	}
+	if refusedFor(err) != ofAll && len(t.items) > 0 && s.Cause() == nil {
+		return s.apart(t.items, err)
+	}
 	if s.failing = err != nil; !s.failing {
 		s.outage(nil)
 		return nil
