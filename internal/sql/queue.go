@@ -112,12 +112,35 @@ func (q *queue) end() {
 func (q *queue) take() (items []*item, over bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	items = q.next(nil)
+	return items, q.closed && len(q.items) == 0
+}
+
+// join returns the next items, as many as an entry may have beside those of a turn that has just read all that others have done.
+func (q *queue) join(items []*item) []*item {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	more := q.next(items)
+	if len(q.items) == 0 && !q.closed { // nothing is left to look for either
+		select {
+		case <-q.wake:
+		default:
+		}
+	}
+	return more
+}
+
+// next removes the next items, as many as an entry may have beside others. The caller holds the mutex.
+func (q *queue) next(beside []*item) (items []*item) {
 	ops, size, taken := 0, 0, 0
+	for _, it := range beside {
+		ops, size = ops+len(it.ops), size+it.size()
+	}
 	for _, it := range q.items {
 		if ops += len(it.ops); ops > machine.MostOps {
 			break
 		}
-		if size += it.size(); taken > 0 && size > machine.MostBytes {
+		if size += it.size(); taken+len(beside) > 0 && size > machine.MostBytes {
 			break
 		}
 		if taken++; it.gone() {
@@ -132,7 +155,7 @@ func (q *queue) take() (items []*item, over bool) {
 	} else {
 		q.items = nil
 	}
-	return items, q.closed && len(q.items) == 0
+	return items
 }
 
 // finish gives an item its end.

@@ -110,6 +110,7 @@ func (t *turn) carryOut() error {
 	}
 	t.noteServer(b.server)
 	if t.writes {
+		t.join()
 		if err := t.write(ctx, b); err != nil {
 			return err
 		}
@@ -117,6 +118,14 @@ func (t *turn) carryOut() error {
 	t.served = b.server
 	t.look()
 	return nil
+}
+
+// join takes up what was asked for while the turn was waited for: where many gateways write that is long, and the next turn as far away. What
+// the turn before was refused for stays alone.
+func (t *turn) join() {
+	if !t.failing {
+		t.items = append(t.items, t.resting.refuse(t.queue.join(t.items))...)
+	}
 }
 
 // begin notes what the database says of itself, and by how much the clocks differ: what the gateway's was when the database's was
