@@ -316,8 +316,8 @@ Usage:
   gateway doctor       examine the store of these settings; see -help
   gateway cluster      show or change the cluster of these settings: status, add, remove,
                        transfer; see -help
-  gateway store        make the tables in the database of these settings, and give users
-                       their rights; see -help
+  gateway store        make the tables in the database of these settings, give users their
+                       rights, or run a restore while gateways keep off; see -help
   gateway restored     mark the data directory as a restored copy; see -help
   gateway keygen       make a key for FENCEPOST_KEYS_FILE; see -help
   gateway -help        this text

@@ -16,8 +16,9 @@ import (
 const initTimeout = time.Minute
 
 const storeHelp = `Usage: gateway store init [-print] [-role NAME] [-app NAME]
+       gateway store hold COMMAND [ARGUMENT...]
 
-Creates the missing tables in the database of FENCEPOST_STORE=postgres://... or mysql://..., and prints
+init creates the missing tables in the database of FENCEPOST_STORE=postgres://... or mysql://..., and prints
 what it did. Existing tables are kept, so you can repeat it. The user of the URL must have the right to
 create a schema; gateways do not need that right.
 
@@ -30,10 +31,17 @@ create a schema; gateways do not need that right.
 After an upgrade it updates the tables if the new version needs that. Stop all gateways first in that
 case.
 
-It exits with 0 on success, 1 on failure, and 2 if the command line or the settings are wrong.
+hold runs a command, such as a restore, while no gateway uses the tables: gateways that run answer 503
+until it ends, then go on by themselves. It waits up to 20 s for what they have begun. Any user who may
+connect will do (MariaDB, MySQL: the gateway's). Signals are passed on. If the connection to the
+database is lost, it asks the command to end, and fails; gateways go on.
+
+It exits with 0 on success, 1 on failure, and 2 if the command line or the settings are wrong; hold with
+the status of the command (126 or 127 if that can't be run, 128 plus the signal's number if a signal
+ended it).
 `
 
-// storeCommand makes the tables of the store of the settings.
+// storeCommand makes the tables of the store of the settings, or keeps gateways from them.
 func storeCommand(ctx context.Context, args []string, out io.Writer) error {
 	flags := flag.NewFlagSet("store", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
@@ -46,12 +54,18 @@ func storeCommand(ctx context.Context, args []string, out io.Writer) error {
 		verb, args = args[0], args[1:]
 	}
 	err := flags.Parse(args)
+	holds := verb == "hold"
 	switch {
 	case errors.Is(err, flag.ErrHelp) || verb == "help":
 		_, err := fmt.Fprint(out, storeHelp)
 		return err
 	case err == nil && verb == "":
-		err = errors.New("a command is missing: init")
+		err = errors.New("a command is missing: init or hold")
+	case err == nil && holds && flags.NFlag() > 0:
+		err = errors.New("hold has no flags of its own: write -- before a command that begins with a dash")
+	case err == nil && holds && flags.NArg() == 0:
+		err = errors.New("hold needs a command to run")
+	case err == nil && holds:
 	case err == nil && verb != "init":
 		err = fmt.Errorf("there is no command %q", verb)
 	case err == nil && flags.NArg() > 0:
@@ -66,6 +80,9 @@ func storeCommand(ctx context.Context, args []string, out io.Writer) error {
 	}
 	if !cfg.onDatabase() {
 		return usageError{errors.New("store: FENCEPOST_STORE is neither postgres:// nor mysql://; other stores need no tables")}
+	}
+	if holds {
+		return holdWhile(ctx, cfg, flags.Args())
 	}
 	if *printed {
 		text, err := sql.Script(cfg.Store, rights)

@@ -158,6 +158,7 @@ func FaultOf(err error) *Fault {
 // away, or serves nobody. Its text is that of Err.
 type Outage struct {
 	Detail string // how it shows, in words: never a secret, and no address
+	Public bool   // clients are told the detail as well
 	Err    error  // as it was said
 }
 
@@ -177,6 +178,9 @@ func OutageOf(err error) *Outage {
 func Unavailable(cause error) *Error {
 	if FaultOf(cause) != nil {
 		return &Error{Code: CodeUnavailable, Detail: "the store refuses to serve this gateway; the outcome is unknown", Err: cause}
+	}
+	if o := OutageOf(cause); o != nil && o.Public {
+		return &Error{Code: CodeUnavailable, Detail: o.Detail + "; the outcome is unknown", Err: cause}
 	}
 	return &Error{Code: CodeUnavailable, Detail: "the store can't be reached; the outcome is unknown", Err: cause}
 }

@@ -9,7 +9,8 @@ import (
 
 // database is a server of one kind, as what is said there.
 type database interface {
-	// connect opens a connection. It fails unless the tables are there, and of this version.
+	// connect opens a connection. It fails unless the tables are there, and of this version, and with a heldError while turns are held off.
+	// So do begin and read.
 	connect(context.Context) (connection, error)
 
 	// script returns what Init carries out, in statements.
@@ -18,6 +19,9 @@ type database interface {
 	// init carries the statements of script out, in one transaction where the database can do that. It reports what
 	// tables there were before, nil if none, and fails if those are of a newer version.
 	init(ctx context.Context, statements []string) (before *schemaIs, err error)
+
+	// hold holds turns off: see NewHold.
+	hold(ctx context.Context, by string) (holding, error)
 }
 
 // connection is a connection to a database. After an error it is to be closed. One that wraps errUndecided says that a commit may
@@ -61,8 +65,8 @@ type connection interface {
 	// gateway may do so now, or the entry is not in the log.
 	finish(ctx context.Context, gateway fencing.Gateway, of mark, chunks int) error
 
-	// cut removes at most limit of the oldest entries up to a number or, if there are none, snapshots before another one. It reports whether
-	// there may be more.
+	// cut removes at most limit of the oldest entries up to a number or, if there are none, snapshots before the one that takes their place.
+	// It reports whether there may be more. Where there is neither that one nor a later one, for older ones were restored, it removes nothing.
 	cut(ctx context.Context, upTo, snapshot uint64, limit int) (more bool, err error)
 
 	// examine looks at how the server is set up. Skew and quarantine are judged by others.

@@ -122,7 +122,10 @@ func (m *mysqlServer) connect(ctx context.Context) (connection, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := c.checkSchema(ctx); err != nil {
+	if err = c.checkHold(ctx); err == nil {
+		err = c.checkSchema(ctx)
+	}
+	if err != nil {
 		c.close()
 		return nil, err
 	}

@@ -15,14 +15,14 @@ import (
 )
 
 // serverNow is what is asked of the server in each message of a turn or a look: its clock, in microseconds since 1970, which server
-// it is, and whether it can be written to. It is a statement of its own behind the one that waits for the lock, for a statement's
+// it is, whether it can be written to, and whether turns are held off. It is a statement of its own behind the one that waits for the lock, for a statement's
 // time is when it began.
 //
 // MySQL has server_uuid, which is another one on each server, also after a promotion. MariaDB has nothing like it: server_id differs
 // only between servers that replicate from each other, so a gateway that has just started does not see that a backup
 // was restored on another server, unless its server_id is set to another number. Those that run see it by the log.
 const serverNow = `select timestampdiff(microsecond, '1970-01-01', utc_timestamp(6)),
-/*M! concat('mariadb/', @@global.server_id) */ /*!80000 @@global.server_uuid */, @@global.read_only;`
+/*M! concat('mariadb/', @@global.server_id) */ /*!80000 @@global.server_uuid */, @@global.read_only, ` + heldBy + `;`
 
 var errReadOnly = errors.New("the database server is read-only (read_only), like a replica")
 
@@ -31,7 +31,7 @@ func (b *begun) readServer(row []driver.Value) error {
 	if isOn(text(row[2])) {
 		return errReadOnly
 	}
-	return nil
+	return readHold(row[3])
 }
 
 // logFrom asks for the entries from one on, and leaves out what is in the first one.
@@ -263,11 +263,11 @@ func (c *mysqlConn) claim(ctx context.Context, gateway fencing.Gateway) (claimed
 }
 
 func (c *mysqlConn) put(ctx context.Context, seq uint64, no int, chunk []byte) error {
-	err := c.ask(ctx, fmt.Sprintf("delete from snapshot where seq = %d and no = %d and not exists (select 1 from (select 1 from snapshot where seq = %[1]d and no = 0) as whole)", seq, no), nil)
+	err := c.ask(ctx, fmt.Sprintf("delete from snapshot where seq = %d and no = %d and %s and not exists (select 1 from (select 1 from snapshot where seq = %[1]d and no = 0) as whole)", seq, no, noHold), nil)
 	if err != nil {
 		return err
 	}
-	return c.written(ctx, fmt.Sprintf("insert into snapshot select %d, %d, ? from dual where not exists (select 1 from snapshot where seq = %[1]d and no = 0)", seq, no), chunk)
+	return c.written(ctx, fmt.Sprintf("insert into snapshot select %d, %d, ? from dual where %s and not exists (select 1 from snapshot where seq = %[1]d and no = 0)", seq, no, noHold), chunk)
 }
 
 // written carries out a statement that is to write a row.
@@ -284,7 +284,7 @@ func (c *mysqlConn) written(ctx context.Context, statement string, args ...any) 
 }
 
 func (c *mysqlConn) finish(ctx context.Context, gateway fencing.Gateway, of mark, chunks int) error {
-	err := c.written(ctx, fmt.Sprintf("insert into snapshot select %d, 0, ? from dual where exists (select 1 from log where seq = %[1]d and id = %d) and exists (select 1 from snapshotter where gateway = ?)", of.seq, of.id),
+	err := c.written(ctx, fmt.Sprintf("insert into snapshot select %d, 0, ? from dual where exists (select 1 from log where seq = %[1]d and id = %d) and exists (select 1 from snapshotter where gateway = ?) and %s", of.seq, of.id, noHold),
 		head(chunks), string(gateway))
 	if err != nil {
 		return err
@@ -297,16 +297,17 @@ func (c *mysqlConn) release(ctx context.Context, gateway fencing.Gateway) error 
 }
 
 func (c *mysqlConn) tidy(ctx context.Context) error {
-	return c.ask(ctx, "delete from snapshot where seq <> (select coalesce(max(seq), 0) from (select seq from snapshot where no = 0) as whole)", nil)
+	return c.ask(ctx, "delete from snapshot where seq <> (select coalesce(max(seq), 0) from (select seq from snapshot where no = 0) as whole) and "+noHold, nil)
 }
 
 func (c *mysqlConn) cut(ctx context.Context, upTo, snapshot uint64, limit int) (more bool, err error) {
-	err = c.ask(ctx, fmt.Sprintf("delete from log where seq <= %d order by seq limit %d; select row_count()", upTo, limit), nil, func(row []driver.Value) error {
+	const while = " and exists (select 1 from (select 1 from snapshot where seq >= %d and no = 0) as whole) and " + noHold
+	err = c.ask(ctx, fmt.Sprintf("delete from log where seq <= %d"+while+" order by seq limit %d; select row_count()", upTo, snapshot, limit), nil, func(row []driver.Value) error {
 		more = number(row[0]) > 0
 		return nil
 	})
 	if err != nil || more {
 		return true, err
 	}
-	return false, c.ask(ctx, fmt.Sprintf("delete from snapshot where seq < %d", snapshot), nil)
+	return false, c.ask(ctx, fmt.Sprintf("delete from snapshot where seq < %d"+while, snapshot, snapshot), nil)
 }

@@ -63,7 +63,11 @@ func (p *postgres) connect(ctx context.Context) (connection, error) {
 	if c.Conn, err = pgx.ConnectConfig(ctx, config); err != nil {
 		return nil, postgresError(err)
 	}
-	if err := c.checkSchema(ctx); err != nil {
+	err = c.checkHold(ctx)
+	if err == nil {
+		err = c.checkSchema(ctx)
+	}
+	if err != nil {
 		c.close()
 		return nil, err
 	}
@@ -252,7 +256,7 @@ func (c *postgresConn) abandon(ctx context.Context) error {
 func (c *postgresConn) read(ctx context.Context, after uint64) (*begun, error) {
 	b := &begun{}
 	batch := &pgx.Batch{}
-	batch.Queue("select (extract(epoch from now()) * 1000000)::bigint, " + whichRun) // now() is before the log is read at any isolation level
+	batch.Queue("select (extract(epoch from now()) * 1000000)::bigint, " + whichRun + " where (" + unlessHeld + ") is null") // now() is before the log is read at any isolation level
 	queueLog(batch, after)
 	r := c.SendBatch(ctx, batch)
 	run := ""
@@ -309,9 +313,12 @@ func overtakenUnless(tag pgconn.CommandTag, err error) error {
 }
 
 func (c *postgresConn) finish(ctx context.Context, gateway fencing.Gateway, of mark, chunks int) error {
-	tag, err := c.write(ctx, `insert into fencepost.snapshot select $1, 0, $2 where exists (select from fencepost.log where seq = $1 and id = $3)
+	err := c.unheld(ctx, func() error {
+		tag, err := c.Exec(ctx, `insert into fencepost.snapshot select $1, 0, $2 where exists (select from fencepost.log where seq = $1 and id = $3)
 		and exists (select from fencepost.snapshotter where gateway = $4) on conflict do nothing`, int64(of.seq), head(chunks), of.id, string(gateway))
-	if err := overtakenUnless(tag, err); err != nil {
+		return overtakenUnless(tag, err)
+	})
+	if err != nil {
 		return err
 	}
 	return c.release(ctx, gateway)
@@ -327,13 +334,16 @@ func (c *postgresConn) tidy(ctx context.Context) error {
 	return err
 }
 
-func (c *postgresConn) cut(ctx context.Context, upTo, snapshot uint64, limit int) (bool, error) {
-	tag, err := c.write(ctx, `delete from fencepost.log where seq <= $1 and seq < (select min(seq) from fencepost.log) + $2`, int64(upTo), int64(limit))
-	if err != nil || tag.RowsAffected() > 0 {
-		return true, err
-	}
-	_, err = c.write(ctx, "delete from fencepost.snapshot where seq < $1", int64(snapshot))
-	return false, err
+func (c *postgresConn) cut(ctx context.Context, upTo, snapshot uint64, limit int) (more bool, err error) {
+	err = c.unheld(ctx, func() error {
+		tag, err := c.Exec(ctx, `delete from fencepost.log where seq <= $1 and seq < (select min(seq) from fencepost.log) + $2
+		and exists (select from fencepost.snapshot where seq >= $3 and no = 0)`, int64(upTo), int64(limit), int64(snapshot))
+		if more = tag.RowsAffected() > 0; err == nil && !more {
+			_, err = c.Exec(ctx, "delete from fencepost.snapshot where seq < $1 and exists (select from fencepost.snapshot where seq >= $1 and no = 0)", int64(snapshot))
+		}
+		return postgresError(err)
+	})
+	return more, err
 }
 
 func (c *postgresConn) close() {
@@ -351,6 +361,8 @@ func postgresError(err error) error {
 		return nil
 	case errors.As(err, &refusal):
 		switch refusal.Code {
+		case stateHeld:
+			return held("")
 		case "25006", "55000":
 			return fmt.Errorf("the database server is a standby, which does not accept writes: %s", refusal.Message)
 		case "42P05", "26000":

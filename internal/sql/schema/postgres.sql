@@ -36,8 +36,19 @@ create table if not exists fencepost.snapshotter (
 -- ;;
 insert into fencepost.snapshotter values (1, '', 'epoch') on conflict do nothing
 -- ;;
+-- held says that no turn can be made, for a session holds them off.
+create or replace function fencepost.held() returns bigint
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    raise exception 'gateway store hold keeps turns from being made' using errcode = 'ZF503';
+end
+$$
+-- ;;
 -- turn begins a turn: it locks the store, reads the clock (microseconds since 1970), says which run of which server this is, and locks the rows of those leases that may end in the turn and that no
 -- transaction guards. Those that one does are held. A gateway that stands still in its turn is thrown out after stall milliseconds.
+-- The key is that of turns that are held off: see held.
 create or replace function fencepost.turn(tried bigint[], stall int, out at bigint, out run text, out held bigint[])
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp
@@ -45,6 +56,9 @@ as $$
 declare
     free bigint[];
 begin
+    if not pg_try_advisory_xact_lock_shared(7378424937699110771) then
+        perform fencepost.held();
+    end if;
     perform set_config('lock_timeout', '5s', true),
         set_config('idle_in_transaction_session_timeout', stall::text, true),
         set_config('client_min_messages', 'warning', true), -- one warns of a commit that no standby has
