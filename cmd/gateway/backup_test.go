@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"net/http"
-	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,8 +13,6 @@ import (
 	"time"
 
 	"fencepost/internal/redis/redistest"
-	"fencepost/internal/sql"
-	"fencepost/internal/sql/sqltest"
 )
 
 // longest is the longest TTL that clients use in these tests, in place of the 5 minutes of the document.
@@ -300,32 +297,4 @@ func (o *operator) redis(server *redistest.Server) {
 	_, port, _ := strings.Cut(server.Addr(), ":")
 	o.shim("redis-cli", "exec "+cli+" -p "+port+` "$@"`)
 	o.units["redis-server"] = unit{start: server.Restart, stop: server.Stop}
-}
-
-// databaseBackups backs up and restores a PostgreSQL by the commands of the document, while a gateway runs.
-func databaseBackups(t *testing.T, blocks []string) {
-	o := newOperator(t)
-	_, store := o.postgres()
-	_, err := sql.Init(t.Context(), store, sql.Rights{})
-	must(t, err)
-	s := o.gateway("FENCEPOST_STORE="+store, "FENCEPOST_QUARANTINE="+longest.String())
-	b := newBackups(t, s)
-	o.types(blocks[0], false)
-	b.goesOn()
-	o.types(blocks[1], false)
-	b.restored()
-}
-
-// postgres starts a PostgreSQL with a database locks, which psql and the like are about, and returns the URL of that.
-func (o *operator) postgres() (server *sqltest.Server, store string) {
-	o.t.Helper()
-	server = sqltest.StartPostgres(o.t)
-	any := server.Database(o.t)
-	at, err := url.Parse(any)
-	must(o.t, err)
-	_, err = server.DB(o.t, any).Exec("create database locks")
-	must(o.t, err)
-	at.Path = "/locks"
-	o.env = append(o.env, "PGHOST="+at.Hostname(), "PGPORT="+at.Port(), "PGUSER=postgres")
-	return server, at.String()
 }

@@ -35,7 +35,7 @@ var tasks = []task{
 	{operations, "From one gateway to a cluster and back", 2, fromOneToThree, ""},
 	{operations, "Backup of the embedded store", 3, embeddedBackups, ""},
 	{operations, "Backup of Redis", 2, redisBackups, ""},
-	{operations, "Backup of a database", 2, databaseBackups, ""},
+	{operations, "Backup of a database", 4, databaseBackups, ""},
 	{failures, "A key that can't be read", 1, aDamagedKey, ""},
 }
 
