@@ -90,6 +90,8 @@ func (cfg *config) validateStore(read func(names ...string) bool) (faults []erro
 	kind := cfg.storeKind()
 	switch {
 	case !read("STORE"):
+	case kind == "" && sql.Scheme(cfg.Store) != "":
+		fault("FENCEPOST_STORE: has a scheme of another program: write %s", sql.Scheme(cfg.Store))
 	case kind == "":
 		fault("FENCEPOST_STORE: must be embedded, or begin with raft://, postgres://, mysql://, redis://, rediss://, unix://, redis+sentinel://, redis+cluster:// or redis+quorum://")
 	case kind == kindEmbedded:

@@ -33,7 +33,7 @@ func newPostgres(url string) (*postgres, error) {
 	if err != nil {
 		return nil, err
 	}
-	config, err := pgx.ParseConfig(url)
+	config, err := pgx.ParseConfig(p.scheme + url[len(p.scheme):]) // pgx knows it in small letters
 	if err != nil {
 		return nil, plainURLError(err)
 	}

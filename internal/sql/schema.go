@@ -47,13 +47,13 @@ func statements(text string) []string { return strings.Split(text, "\n-- ;;\n") 
 
 // newDatabase returns the database of a URL.
 func newDatabase(address string) (database, error) {
-	switch scheme, _, _ := strings.Cut(address, "://"); scheme {
-	case "postgres", "postgresql":
+	switch Kind(address) {
+	case kindPostgres:
 		return newPostgres(address)
-	case "mysql":
+	case kindMySQL:
 		return newMySQL(address)
 	}
-	return nil, errors.New("the URL of a database begins with postgres:// or mysql://")
+	return nil, schemeError(address)
 }
 
 // plainURLError returns an error of a URL without what it repeats of that: there may be a password in it.

@@ -23,7 +23,7 @@ var schemes = map[string]string{"postgres": kindPostgres, "postgresql": kindPost
 var options = map[string][]string{
 	kindPostgres: {
 		"application_name", "channel_binding", "client_encoding", "connect_timeout", "host", "max_protocol_version", "min_protocol_version",
-		"options", "passfile", "prepared", "require_auth", "sslcert", "sslcertmode", "sslkey", "sslmode", "sslnegotiation", "sslpassword",
+		"options", "passfile", "port", "prepared", "require_auth", "sslcert", "sslcertmode", "sslkey", "sslmode", "sslnegotiation", "sslpassword",
 		"sslrootcert", "sslsni", "target_session_attrs",
 	},
 	kindMySQL: {"socket", "tls", "tls-ca"},
@@ -49,6 +49,31 @@ func Kind(text string) string {
 	return schemes[strings.ToLower(scheme)]
 }
 
+// others are schemes by which other programs know databases, without jdbc: before and a driver after them.
+var others = map[string]string{"mariadb": "mysql", "mysql": "mysql", "mysql2": "mysql", "postgres": "postgres", "postgresql": "postgres", "pgsql": "postgres"}
+
+// Scheme returns what a URL is to begin with that is one of another program's, such as mariadb:// or jdbc:postgresql://. It returns "" if
+// nothing is known of the scheme, or Kind knows it.
+func Scheme(text string) string {
+	scheme, _, found := strings.Cut(text, "://")
+	if !found || Kind(text) != "" {
+		return ""
+	}
+	scheme, _, _ = strings.Cut(strings.TrimPrefix(strings.ToLower(scheme), "jdbc:"), "+")
+	if meant := others[scheme]; meant != "" {
+		return meant + "://"
+	}
+	return ""
+}
+
+// schemeError is about a URL that Kind does not know.
+func schemeError(text string) error {
+	if meant := Scheme(text); meant != "" {
+		return fmt.Errorf("the URL of the database has a scheme of another program: write %s", meant)
+	}
+	return errors.New("the URL of a database begins with postgres:// or mysql://")
+}
+
 // CheckURL says what is wrong with the URL of a database, without asking anything there and without quoting a password; nil if Open
 // understands it:
 //
@@ -56,7 +81,7 @@ func Kind(text string) string {
 //	mysql://user[:password]@host[:3306]/database[?option=value&…]
 //
 // Of several hosts the first is used that can be written to. An IPv6 address stands in brackets. For a Unix socket the host is left
-// out, and the option host is its directory (PostgreSQL), or socket its path (MySQL). The options of PostgreSQL are those of libpq that the driver understands, and
+// out, and the option host is its directory and port its number, if that is not 5432 (PostgreSQL), or socket its path (MySQL). The options of PostgreSQL are those of libpq that the driver understands, and
 // prepared=true, which has statements be prepared; those of MySQL are tls (true, skip-verify, preferred) and tls-ca, a file of
 // authorities.
 func CheckURL(text string) error {
@@ -73,7 +98,7 @@ func Location(text string) string {
 	}
 	hosts := p.hosts
 	if hosts == "" {
-		hosts = p.options.Get(sockets[p.kind]) + ":"
+		hosts = p.options.Get(sockets[p.kind]) + ":" + p.options.Get("port")
 	}
 	return p.scheme + "://" + hosts + "/" + p.database
 }
@@ -92,7 +117,7 @@ func dissect(text string) (*parts, error) {
 	scheme, rest, _ := strings.Cut(text, "://")
 	p := &parts{scheme: strings.ToLower(scheme), kind: Kind(text)}
 	if p.kind == "" {
-		return nil, errors.New("the URL of a database begins with postgres:// or mysql://")
+		return nil, schemeError(text)
 	}
 	if strings.Contains(rest, "#") {
 		return nil, errors.New("the URL of the database has a # part; percent-encode a # in a password as %23")
@@ -130,6 +155,8 @@ func (p *parts) checkHosts() error {
 			return fmt.Errorf("the option %s in the URL of the database is not the path of a socket, which begins with a slash", option)
 		}
 		return nil
+	case socket && strings.HasPrefix(p.hosts, ":") && p.kind == kindPostgres:
+		return errors.New("the URL of the database names the port of a socket before its path; write ?host=/directory&port=5432")
 	case socket:
 		return fmt.Errorf("the URL of the database names a host, and has the option %s as well; leave one of them out", option)
 	case p.hosts == "":
@@ -158,13 +185,21 @@ func checkHost(text string) error {
 	} else if host == "" {
 		return errors.New("the URL of the database has no host before a colon or a comma")
 	}
+	if strings.Contains(strings.ToUpper(host), "%2F") {
+		return errors.New("the URL of the database has a path in the place of a host; for a socket write postgres://user@/database?host=/directory&port=5432, or mysql://user@/database?socket=/path")
+	}
 	if strings.Trim(host, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_") != "" {
 		return errors.New("the URL of the database has a host with a character that no host has; special characters in user and password must be percent-encoded")
 	}
-	if n, err := strconv.Atoi(port); ported && (err != nil || n < 1 || n > 65535) {
+	if ported && !isPort(port) {
 		return errors.New("the URL of the database has a port that is not from 1 to 65535")
 	}
 	return nil
+}
+
+func isPort(text string) bool {
+	n, err := strconv.ParseUint(text, 10, 16)
+	return err == nil && n > 0
 }
 
 func (p *parts) checkDatabase() error {
@@ -178,16 +213,19 @@ func (p *parts) checkDatabase() error {
 }
 
 func (p *parts) checkOptions() error {
+	socket := p.kind == kindPostgres && p.hosts == "" // checkHosts wants one then
 	for name, given := range p.options {
 		shown := strconv.Quote(name) + " "
 		if strings.Trim(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_-") != "" {
 			shown = "" // it may be the end of a password with a question mark
 		}
 		switch known := values[name]; {
-		case slices.Contains([]string{"user", "password", "dbname", "port"}, name):
+		case slices.Contains([]string{"user", "password", "dbname", "port"}, name) && !(name == "port" && socket):
 			return fmt.Errorf("the URL of the database has the option %q; write %s://user:password@host:port/database", name, p.scheme)
 		case !slices.Contains(options[p.kind], name):
 			return fmt.Errorf("the URL of the database has an unknown option %safter its question mark; there are %s", shown, strings.Join(options[p.kind], ", "))
+		case name == "port" && !isPort(given[0]):
+			return errors.New("the URL of the database has a port that is not from 1 to 65535")
 		case len(given) != 1 || known != nil && !slices.Contains(known, given[0]):
 			wanted := "one value"
 			if known != nil {

@@ -26,7 +26,7 @@ func TestCheckURL(t *testing.T) {
 	t.Parallel()
 	for _, good := range []string{
 		"postgres://u:p@h/d", "postgresql://h:5432/d", "postgres://u@h1,h2:6432/d", "postgres://u@[::1]:5432/d", "postgres://u:p%23%2F@h/d",
-		"postgres:///d?host=/run/postgresql", "postgres://u:p@h/d?sslmode=verify-full&sslrootcert=/ca.pem&application_name=locks&connect_timeout=3",
+		"postgres:///d?host=/run/postgresql", "postgres://u@/d?host=/run/postgresql&port=5433", "POSTGRES://u@h/d", "MySQL://u@h/d", "postgres://u:p@h/d?sslmode=verify-full&sslrootcert=/ca.pem&application_name=locks&connect_timeout=3",
 		"postgres://u@h/d?prepared=true", "postgres://u:p:q@h/d", "postgres://u@h1,h2/d?target_session_attrs=primary",
 		"mysql://u:p@h/d", "mysql://u:p@h:3306/d?tls=true&tls-ca=/ca.pem", "mysql://u:p@/d?socket=/run/mysqld/mysqld.sock",
 	} {
@@ -35,6 +35,17 @@ func TestCheckURL(t *testing.T) {
 		}
 	}
 	for bad, says := range map[string]string{
+		"mariadb://u:hunter2@h/d":                   "write mysql://",
+		"jdbc:mariadb://h/d?password=hunter2":       "write mysql://",
+		"mysql+pymysql://u:hunter2@h/d":             "write mysql://",
+		"jdbc:postgresql://h/d?password=hunter2":    "write postgres://",
+		"postgresql+asyncpg://u:hunter2@h/d":        "write postgres://",
+		"hunter2+x://h/d":                           "begins with postgres:// or mysql://",
+		"postgres://u:hunter2@h/d?port=5433":        `the option "port"`,
+		"postgres://u:hunter2@/d?host=/run&port=x":  "port that is not from 1 to 65535",
+		"postgres://u:hunter2@:5433/d?host=/run":    "&port=",
+		"postgres://u:hunter2@%2Frun:5433/d":        "&port=",
+		"mysql://u:hunter2@h/d?port=3307":           `the option "port"`,
 		"redis://h/d":                               "begins with postgres:// or mysql://",
 		"postgres://u:hunter2@/d":                   "names no host",
 		"postgres://u:hunter2@h":                    "does not say which one",
@@ -79,10 +90,34 @@ func TestLocation(t *testing.T) {
 		"postgres://u:hunter2@h:1,i/d?sslpassword=hunter2": "postgres://h:1,i/d",
 		"mysql://u:hunter2@h/d":                            "mysql://h/d",
 		"postgres:///d?host=/run/postgresql":               "postgres:///run/postgresql:/d",
+		"postgres:///d?host=/run&port=5433":                "postgres:///run:5433/d",
 		"postgres://u:hunter2?@h/d":                        "postgres://",
 	} {
 		if got := Location(url); got != want {
 			t.Errorf("%s: %s, want %s", url, got, want)
+		}
+	}
+}
+
+// A server is found by its scheme in capitals, and by a socket whose port is not the usual one.
+func TestURLsThatOpen(t *testing.T) {
+	t.Parallel()
+	for _, server := range []*sqltest.Server{sqltest.Postgres(t), sqltest.MariaDB(t)} {
+		url := initialised(t, server.Database(t))
+		scheme, rest, _ := strings.Cut(url, "://")
+		all := []string{strings.ToUpper(scheme) + "://" + rest}
+		if Kind(url) == kindPostgres {
+			var directory string
+			if err := server.DB(t, url).QueryRowContext(t.Context(), "show unix_socket_directories").Scan(&directory); err != nil {
+				t.Fatal(err)
+			}
+			all = append(all, "postgres://postgres@/"+databaseOf(t, url)+"?host="+directory+"&port="+itoa(server.Port()))
+		}
+		for _, url := range all {
+			if err := CheckURL(url); err != nil {
+				t.Error(err)
+			}
+			openGateway(t, Options{URL: url})
 		}
 	}
 }
