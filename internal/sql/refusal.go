@@ -65,6 +65,8 @@ func (s *Store) apart(items []*item, cause error) error {
 		items[0].finish(refusedError(cause))
 		return nil
 	}
+	s.parts++
+	defer func() { s.parts-- }()
 	half := len(items) / 2
 	first, second := slices.Clone(items[:half]), slices.Clone(items[half:])
 	if err := s.turn(first); err != nil {

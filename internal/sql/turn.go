@@ -120,10 +120,10 @@ func (t *turn) carryOut() error {
 	return nil
 }
 
-// join takes up what was asked for while the turn was waited for: where many gateways write that is long, and the next turn as far away. What
-// the turn before was refused for stays alone.
+// join takes up what was asked for while the turn was waited for: where many gateways write that is long, and the next turn as far away.
+// Nothing joins a turn behind one that has failed, nor a part of one that was refused: else the one at fault would never be alone.
 func (t *turn) join() {
-	if !t.failing {
+	if !t.failing && t.parts == 0 {
 		t.items = append(t.items, t.resting.refuse(t.queue.join(t.items))...)
 	}
 }
