@@ -65,6 +65,18 @@ func TestPostgresSettings(t *testing.T) {
 			row.try(t, server, row.database(t, server))
 		})
 	}
+	t.Run("several at once, behind PgBouncer", func(t *testing.T) {
+		t.Parallel()
+		pooler := sqltest.StartPgBouncer(t, server)
+		url := pooler.Database(t)
+		db := server.DB(t, strings.Replace(url, ":"+itoa(pooler.Port()), ":"+itoa(server.Port()), 1))
+		for _, statement := range all.set {
+			if _, err := db.ExecContext(t.Context(), strings.ReplaceAll(statement, "DATABASE", databaseOf(t, url))); err != nil {
+				t.Fatalf("%s: %v", statement, err)
+			}
+		}
+		all.try(t, pooler, url)
+	})
 }
 
 // database makes the database of a row.
