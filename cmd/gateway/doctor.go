@@ -204,6 +204,10 @@ func explain(err error, noted *remarks, cfg config) error {
 		text += "\n  change: correct the host in FENCEPOST_STORE, or the name service of this machine"
 	case errors.Is(err, context.DeadlineExceeded), os.IsTimeout(err):
 		text += "\n  change: check whether " + kind + " answers there (" + ping + "), and whether a firewall blocks it"
+	default:
+		if o := fencing.OutageOf(err); o != nil {
+			text += "\n  " + o.Detail
+		}
 	}
 	return fmt.Errorf("%w%s", err, text)
 }

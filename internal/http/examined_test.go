@@ -16,11 +16,15 @@ type examined struct {
 	*scriptedStore
 	findings   atomic.Pointer[[]fencing.Finding]
 	quarantine atomic.Int64
+	away       atomic.Bool
 }
 
 func (*examined) Capabilities() fencing.Capabilities { return fencing.Capabilities{Queue: true} }
 
 func (s *examined) Examine(context.Context) ([]fencing.Finding, error) {
+	if s.away.Load() {
+		return nil, fencing.Unavailable(nil)
+	}
 	return *s.findings.Load(), nil
 }
 
@@ -67,6 +71,23 @@ func TestReadinessTellsWhatWasFound(t *testing.T) {
 		t.Errorf("%s\nwant it to end with %s", a.body, want)
 	}
 	g.do("POST", "/locks/a", "").want(t, 201)
+}
+
+// What was fine before an outage is not told during it. Where the store can be examined though it can't be asked, it is.
+func TestReadinessTellsNothingOfBefore(t *testing.T) {
+	t.Parallel()
+	g, s := startExamined(t, false, endangering)
+	g.store.set(func(s *scriptedStore) { s.before = func(string) error { return fencing.Unavailable(nil) } })
+	const fault = `{"name":"replicas","ok":false,"node":"a:6379","detail":"no replica","remedy":"add one"}`
+	s.away.Store(true)
+	if a := g.do("GET", "/readyz?verbose", "").want(t, 503); strings.Contains(a.body, "this is a master") || !strings.Contains(a.body, fault) {
+		t.Errorf("it is away: %s", a.body)
+	}
+	s.away.Store(false)
+	s.findings.Store(&[]fencing.Finding{{Check: "role", OK: true, Detail: "this is a master since now"}})
+	if a := g.do("GET", "/readyz?verbose", "").want(t, 503); !strings.Contains(a.body, "this is a master since now") || strings.Contains(a.body, fault) {
+		t.Errorf("it can be examined: %s", a.body)
+	}
 }
 
 func TestStrictRefusesNewLeasesOnly(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -32,10 +33,10 @@ func readyz(c *call) {
 	if c.r.URL.Query().Has("verbose") {
 		ctx, cancel := context.WithTimeout(c.r.Context(), checkTimeout)
 		defer cancel()
-		began := c.s.now()
+		began, since := c.s.now(), time.Now()
 		err = c.s.dog.Check(ctx)
 		took := c.s.now().Sub(began)
-		details = func(b []byte) []byte { return c.s.appendChecks(ctx, b, err, took) }
+		details = func(b []byte) []byte { return c.s.appendChecks(ctx, b, err, took, since) }
 	} else {
 		err = c.s.probe(c.r.Context())
 	}
@@ -74,7 +75,8 @@ func (s *Server) probe(ctx context.Context) error {
 	return p.err
 }
 
-func (s *Server) appendChecks(ctx context.Context, b []byte, err error, took time.Duration) []byte {
+// appendChecks appends what was looked at: the store, since which it is as err says, and what was found before, unless it can't be asked now.
+func (s *Server) appendChecks(ctx context.Context, b []byte, err error, took time.Duration, since time.Time) []byte {
 	b = appendStringMember(b, "store", s.storeKind)
 	b = appendStringMember(b, "version", s.version)
 	b = append(b, `,"checks":[{"name":"store"`...)
@@ -107,7 +109,16 @@ func (s *Server) appendChecks(ctx context.Context, b []byte, err error, took tim
 	if err == nil {
 		b = s.appendQuarantine(ctx, b)
 	}
-	findings, _ := s.dog.Findings()
+	findings, at := s.dog.Findings()
+	if err != nil && at.Before(since) {
+		failed := ctx.Err()
+		if failed == nil {
+			_, failed = s.dog.Examine(ctx)
+		}
+		if findings, _ = s.dog.Findings(); failed != nil { // what was fine may not be so any more
+			findings = slices.DeleteFunc(slices.Clone(findings), func(f fencing.Finding) bool { return f.OK })
+		}
+	}
 	for i := range findings {
 		b = appendFinding(b, &findings[i])
 	}

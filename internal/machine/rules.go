@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"strings"
 
 	"fencepost/internal/fencing"
 )
@@ -61,6 +62,11 @@ func (m *Machine) Unread(index uint64, data []byte, err error) error {
 		err = fmt.Errorf("%w: version %s of the gateway has written it: start that one, or a later one", err, writer)
 	}
 	return fmt.Errorf("entry %d of the log can't be replayed: %w", index, err)
+}
+
+// Padded returns a Tick of so many bytes, and some more: what a turn of that size could not write is tried with it.
+func Padded(bytes int) Op {
+	return must(Encoding.Marshal(operation{Kind: kindTick, Owner: strings.Repeat("-", bytes)}))
 }
 
 // Knows returns an operation by which a gateway says which rules it knows, and which version of the gateway it is: a Tick, as which earlier versions

@@ -144,8 +144,12 @@ func (s *Store) outage(err error) {
 		s.log.Info("the database answers again")
 	case err != nil:
 		s.out.Store(&err)
-		if was == nil {
-			s.log.Warn("the database can't be used", "error", err)
+		if was == nil || told(*was) != told(err) {
+			attrs := []any{"error", err}
+			if o := fencing.OutageOf(err); o != nil {
+				attrs = append(attrs, "cause", o.Detail)
+			}
+			s.log.Warn("the database can't be used", attrs...)
 		}
 	}
 }

@@ -69,6 +69,9 @@ type connection interface {
 	// It reports whether there may be more. Where there is neither that one nor a later one, for older ones were restored, it removes nothing.
 	cut(ctx context.Context, upTo, snapshot uint64, limit int) (more bool, err error)
 
+	// tries writes as much as a turn may, and takes it back.
+	tries(context.Context) error
+
 	// examine looks at how the server is set up. Skew and quarantine are judged by others.
 	examine(context.Context) ([]fencing.Finding, error)
 

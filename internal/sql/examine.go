@@ -31,7 +31,7 @@ type Condition struct {
 	Unable   error         // why it could not serve now
 }
 
-// Examine looks at a store without being one of its gateways: it writes nothing. An error says why the store can't be looked at.
+// Examine looks at a store without being one of its gateways: it leaves nothing. An error says why the store can't be looked at.
 func Examine(ctx context.Context, o Options) (Condition, error) {
 	db, err := newDatabase(o.URL)
 	if err != nil {
@@ -56,6 +56,9 @@ func Examine(ctx context.Context, o Options) (Condition, error) {
 	}
 	if err == nil {
 		err = conn.abandon(ctx)
+	}
+	if err == nil {
+		err = conn.tries(ctx)
 	}
 	inUse := time.Duration(0)
 	if c.Unable = err; err == nil {
@@ -87,8 +90,13 @@ func examine(ctx context.Context, conn connection, o *Options, inUse time.Durati
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
 		return nil, err
 	case err != nil:
-		findings = append(findings, finding(checkAccess, "", "the log can't be read, so every request is answered 503: "+err.Error(),
-			"give the gateway's user its rights (gateway store init -role), and use the URL of a server that accepts writes"))
+		f := finding(checkAccess, "", "the log can't be read, so every request is answered 503: ", "see the log of the database server")
+		if fault := fencing.FaultOf(err); fault != nil {
+			f.Detail, f.Remedy = f.Detail+fault.Detail+" ("+fault.Err.Error()+")", fault.Remedy
+		} else {
+			f.Detail += err.Error()
+		}
+		findings = append(findings, f)
 	default:
 		findings = append(findings, clockFinding(b.now.Time().Sub(after), b.now.Time().Sub(before), o.MaxSkew))
 	}

@@ -5,8 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strings"
 
 	gomysql "github.com/go-sql-driver/mysql"
+
+	"fencepost/internal/fencing"
 )
 
 // certain reports whether a commit has not happened, and will not. The server says so where it refuses a statement before the last
@@ -16,52 +19,56 @@ func certain(err error, committing bool) bool {
 	return errors.As(err, &refusal) && (!committing || refusal.Number == 1213)
 }
 
-// mysqlWords has what a server says by numbers in words for whoever runs the gateway, and whether what it says itself is to follow.
-var mysqlWords = map[uint16]string{
-	1040: "the database has no room for another connection (max_connections)",
-	1044: "the user has no rights to the database",
-	1045: "the database refuses the user or the password",
-	1049: "the database server has no database of the name in the URL",
-	1130: "the database takes no connections from this machine",
-	1142: "the user lacks a right in the database",
-	1143: "the user lacks a right in the database",
-	1153: "a message is larger than the database takes (max_allowed_packet)",
-	1203: "the database has no room for another connection of this user (max_user_connections)",
-	1205: "something else than this gateway has locked the store in the database for too long: another gateway's turn, or a transaction of a person",
-	1226: "the user has used up what it may use of the database",
-	1227: "the user lacks a right in the database",
-	1370: "the user lacks a right in the database",
-	1665: "the database writes a binary log by statements, in which the store can't write: set binlog_format to ROW or MIXED",
-	1698: "the database refuses the user or the password",
-	3159: "the database refuses connections without TLS: add tls=true to its URL",
+// mysqlCauses are what a server says by numbers.
+var mysqlCauses = map[uint16]cause{
+	3: full, 1021: full, 1026: full, 1114: full, 1040: crowded, 1203: crowded, 1226: crowded, 1045: password, 1698: password, 1130: foreign, 1049: nowhere, 1146: noSchema,
+	1044: noRights, 1142: noRights, 1143: noRights, 1227: noRights, 1370: noRights, 1290: readOnly, 1792: readOnly, 1836: readOnly, 1874: readOnly, 3989: readOnly,
+	1153: packets, 1665: binlog, 3159: needsTLS,
 }
 
 // mysqlLost are the numbers by which a server says that it has ended a transaction or a connection, and not why it does not do what it
 // was asked: a deadlock, a shutdown, KILL, and MySQL's of a connection that was idle for too long.
-var mysqlLost = map[uint16]bool{1053: true, 1213: true, 1317: true, 1927: true, 3169: true, 4031: true}
+var mysqlLost = map[uint16]bool{1213: true, 1317: true, 1927: true, 3169: true, 4031: true}
 
 // mysqlError returns an error in words for whoever runs the gateway; nil for nil. None has a password: a server never repeats one.
 func mysqlError(err error) error {
 	var refusal *gomysql.MySQLError
-	var network *net.OpError
 	switch {
 	case err == nil:
 		return nil
-	case errors.As(err, &refusal) && refusal.Number == 1146:
-		return fmt.Errorf("%w (%w)", errNoSchema, err)
+	case errors.As(err, &refusal) && refusal.Number == 1053:
+		return &fencing.Outage{Detail: starting, Err: fmt.Errorf("the database has ended the connection: %w", err)}
 	case errors.As(err, &refusal) && mysqlLost[refusal.Number]:
 		return fmt.Errorf("the database has ended a transaction, or the connection: %w", err)
-	case errors.As(err, &refusal) && (refusal.Number == 1290 || refusal.Number == 1792 || refusal.Number == 1836):
-		return fmt.Errorf("the database server does not accept writes; it may be a replica: %w", err)
+	case errors.As(err, &refusal) && refusal.Number == 1205:
+		return refused{fmt.Errorf("something else than this gateway has locked the store in the database for too long: another gateway's turn, or a transaction of a person: %w", err), mysqlRefusals[refusal.Number]}
 	case errors.As(err, &refusal):
-		if words := mysqlWords[refusal.Number]; words != "" {
-			return refused{fmt.Errorf("%s: %w", words, err), mysqlRefusals[refusal.Number]}
-		}
-		return refused{fmt.Errorf("the database refuses: %w", err), mysqlRefusals[refusal.Number]}
+		return mysqlSays(refusal)
 	case errors.Is(err, driver.ErrSkip):
-		return refused{errors.New("an entry is larger than a message to the database may be (max_allowed_packet)"), ofContent}
-	case errors.As(err, &network) && network.Op == "dial":
-		return fmt.Errorf("the database can't be reached: %w", err)
+		return refused{packets.fault(errors.New("an entry is larger than a message to the database may be")), ofContent}
 	}
-	return fmt.Errorf("the connection to the database failed: %w", err)
+	if network, is := errors.AsType[*net.OpError](err); is && network.Op == "dial" {
+		return away(fmt.Errorf("the database can't be reached: %w", err))
+	}
+	if errors.Is(err, gomysql.ErrInvalidConn) || errors.Is(err, driver.ErrBadConn) {
+		return &fencing.Outage{Detail: closes, Err: fmt.Errorf("the connection to the database failed: %w", err)}
+	}
+	return away(fmt.Errorf("the connection to the database failed: %w", err))
+}
+
+// mysqlSays returns what the server has said in words. What it says of a transaction, and may do when it is asked again, is refused; what is about
+// the server is not.
+func mysqlSays(said *gomysql.MySQLError) error {
+	err := fmt.Errorf("the database refuses: %w", said)
+	known, is := mysqlCauses[said.Number]
+	if said.Number == 1030 && strings.Contains(said.Message, "28") { // got error 28 from a storage engine: no space left
+		known, is = full, true
+	}
+	switch {
+	case is && (known == noSchema || known == readOnly):
+		return known.fault(err)
+	case is:
+		err = known.fault(err)
+	}
+	return refused{err, mysqlRefusals[said.Number]}
 }

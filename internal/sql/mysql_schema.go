@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql/driver"
 	_ "embed"
-	"errors"
 	"fmt"
 	"strings"
 
@@ -67,7 +66,7 @@ func (m *mysqlServer) schema(ctx context.Context) (is *schemaIs, err error) {
 		return nil
 	})
 	switch {
-	case errors.Is(err, errNoSchema):
+	case isNoSchema(err):
 		return nil, nil
 	case err == nil && is != nil && is.isNewer():
 		err = is.check()

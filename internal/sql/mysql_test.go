@@ -71,8 +71,8 @@ func TestMySQLRefusals(t *testing.T) {
 	}
 	for _, c := range []struct{ what, url, want string }{
 		{"a wrong password", sqltest.As(place.url, user, secret+"not"), "refuses the user or the password"},
-		{"no rights", sqltest.As(place.url, user, secret), "no rights to the database"},
-		{"no database", place.url + "not", "no database of the name"},
+		{"no rights", sqltest.As(place.url, user, secret), "lacks rights that the gateway needs"},
+		{"no database", place.url + "not", "no database of that name"},
 		{"no tables", server.Database(t), "gateway store init"},
 		{"no server", "mysql://me:s3cret@" + unused.Addr().String() + "/locks", "can't be reached"},
 		{"no TLS", place.url + "?tls=true", "TLS"},
@@ -89,7 +89,7 @@ func TestMySQLRefusals(t *testing.T) {
 	if _, err = c.begin(t.Context(), 0, nil); err == nil { // MySQL refuses this already
 		err = c.commit(t.Context(), &entry{logged: logged{1, newID([]byte("entry")), []byte("entry")}})
 	}
-	if err == nil || !strings.Contains(err.Error(), "lacks a right") || errors.Is(err, errUndecided) {
+	if err == nil || !strings.Contains(err.Error(), "lacks rights") || errors.Is(err, errUndecided) {
 		t.Errorf("a turn of who may only read: %v", err)
 	}
 }

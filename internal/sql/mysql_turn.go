@@ -24,7 +24,7 @@ import (
 const serverNow = `select timestampdiff(microsecond, '1970-01-01', utc_timestamp(6)),
 /*M! concat('mariadb/', @@global.server_id) */ /*!80000 @@global.server_uuid */, @@global.read_only, ` + heldBy + `;`
 
-var errReadOnly = errors.New("the database server is read-only (read_only), like a replica")
+var errReadOnly = readOnly.fault(errors.New("it is read-only (read_only), like a replica"))
 
 func (b *begun) readServer(row []driver.Value) error {
 	b.now, b.server = fencing.Instant(number(row[0])), text(row[1])
@@ -310,4 +310,8 @@ func (c *mysqlConn) cut(ctx context.Context, upTo, snapshot uint64, limit int) (
 		return true, err
 	}
 	return false, c.ask(ctx, fmt.Sprintf("delete from snapshot where seq < %d"+while, snapshot, snapshot), nil)
+}
+
+func (c *mysqlConn) tries(ctx context.Context) error {
+	return c.ask(ctx, "start transaction; insert into log values (-1, 0, ?); rollback", []any{make([]byte, chunkSize)})
 }

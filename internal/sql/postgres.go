@@ -106,9 +106,8 @@ func (c *postgresConn) server(ctx context.Context, run string) (string, error) {
 func (c *postgresConn) checkSchema(ctx context.Context) error {
 	var is schemaIs
 	err := c.QueryRow(ctx, "select version, format from fencepost.store where id = 1").Scan(&is.version, &is.format)
-	var refusal *pgconn.PgError
 	switch {
-	case errors.As(err, &refusal) && (refusal.Code == "42P01" || refusal.Code == "3F000"), errors.Is(err, pgx.ErrNoRows):
+	case errors.Is(err, pgx.ErrNoRows):
 		return errNoSchema
 	case err != nil:
 		return postgresError(err)
@@ -346,6 +345,14 @@ func (c *postgresConn) cut(ctx context.Context, upTo, snapshot uint64, limit int
 	return more, err
 }
 
+func (c *postgresConn) tries(ctx context.Context) error {
+	batch := &pgx.Batch{}
+	batch.Queue("begin read write")
+	batch.Queue("insert into fencepost.log values (-1, 0, $1)", make([]byte, chunkSize))
+	batch.Queue("rollback")
+	return postgresError(c.SendBatch(ctx, batch).Close())
+}
+
 func (c *postgresConn) close() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
@@ -360,25 +367,47 @@ func postgresError(err error) error {
 	case err == nil:
 		return nil
 	case errors.As(err, &refusal):
-		switch refusal.Code {
-		case stateHeld:
-			return held("")
-		case "25006", "55000":
-			return fmt.Errorf("the database server is a standby, which does not accept writes: %s", refusal.Message)
-		case "42P05", "26000":
-			return fmt.Errorf("prepared statements do not work here: a pooler in transaction mode gives each transaction another connection: leave prepared=true out of the URL: %s", refusal.Message)
-		case "42501":
-			return fmt.Errorf("the database refuses: %s (gateway store init -role gives a user the rights of a gateway)", refusal.Message)
-		}
-		err = fmt.Errorf("the database refuses: %s (SQLSTATE %s)", refusal.Message, refusal.Code)
-		if refusal.SeverityUnlocalized == "ERROR" && refusal.Code != "40001" && refusal.Code != "40P01" {
-			err = refused{err, postgresRefusal(refusal.Code)}
-		}
-		return err
+		return postgresSays(refusal)
 	case errors.As(err, &connecting):
-		return fmt.Errorf("the database can't be reached: %w", attempts{errors.Unwrap(connecting)})
+		err = attempts{errors.Unwrap(connecting)}
+		if strings.Contains(err.Error(), "read only connection") { // of several hosts none accepts writes
+			return readOnly.fault(err)
+		}
+		return away(fmt.Errorf("the database can't be reached: %w", err))
 	}
-	return fmt.Errorf("the connection to the database failed: %w", err)
+	return away(fmt.Errorf("the connection to the database failed: %w", err))
+}
+
+// sqlStates are what a server says by SQLSTATE of what it lacks or refuses, and sqlStarts those of one that starts or ends.
+var (
+	sqlStates = map[string]cause{
+		"3D000": nowhere, "3F000": noSchema, "42P01": noSchema, "ZF500": noSchema, "28000": foreign, "28P01": password, "25006": readOnly, "55000": readOnly,
+		"42501": noRights, "42P05": pooled, "26000": pooled, "53100": full, "53300": crowded,
+	}
+	sqlStarts = map[string]bool{"57P01": true, "57P02": true, "57P03": true}
+)
+
+// postgresSays returns what the server has said in words. What it says of a transaction, and may do when it is asked again, is refused; what is about
+// the server is not.
+func postgresSays(said *pgconn.PgError) error {
+	if said.Code == stateHeld {
+		return held("")
+	}
+	err := fmt.Errorf("the database refuses: %s (SQLSTATE %s)", said.Message, said.Code)
+	if sqlStarts[said.Code] {
+		return &fencing.Outage{Detail: starting, Err: err}
+	}
+	known, is := sqlStates[said.Code]
+	switch {
+	case is && known != full:
+		return known.fault(err)
+	case is:
+		err = known.fault(err)
+	}
+	if said.SeverityUnlocalized == "ERROR" && said.Code != "40001" && said.Code != "40P01" {
+		err = refused{err, postgresRefusal(said.Code)}
+	}
+	return err
 }
 
 // attempts is why no connection could be opened: one error for each address, with TLS and without.

@@ -2,6 +2,7 @@ package sql
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -183,10 +184,10 @@ func (s *Store) await(ctx context.Context, it *item) error {
 		if it.waits.Load() {
 			return guardedError
 		}
-		if caller.Err() == nil {
-			return fencing.Unavailable(s.slow())
+		if errors.Is(caller.Err(), context.Canceled) {
+			return fencing.Unavailable(caller.Err())
 		}
-		return fencing.Unavailable(caller.Err())
+		return fencing.Unavailable(s.slow())
 	case <-s.failed:
 		return fencing.Unavailable(s.errFailed())
 	}

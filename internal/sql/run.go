@@ -1,6 +1,7 @@
 package sql
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"time"
@@ -22,6 +23,9 @@ const (
 	// mostRefusals is how often the database may refuse a turn before its operations are given up. Where a connection is lost, they are
 	// tried again while their callers wait.
 	mostRefusals = 3
+
+	// mostPadding bounds with how many bytes it is tried whether the database can be written to again.
+	mostPadding = 64 << 10
 
 	minPause = 20 * time.Millisecond
 	maxPause = time.Second
@@ -106,9 +110,10 @@ func refuse(items []*item, err error) {
 	}
 }
 
-// turns carries items out: in one turn, unless the one before has failed, for what can't be written can still be looked at.
+// turns carries items out: in one turn, unless the one before has failed, or nothing could be written since one that has: what can't be written can
+// still be looked at. Then each turn that looks at nothing tries to write something.
 func (s *Store) turns(items []*item) error {
-	if !s.failing {
+	if !s.failing && s.unwritten == 0 {
 		return s.turn(items)
 	}
 	var looks, writes []*item
@@ -125,7 +130,17 @@ func (s *Store) turns(items []*item) error {
 			return err
 		}
 	}
-	return s.turn(writes)
+	if s.unwritten == 0 {
+		return s.turn(writes)
+	}
+	gone, cancel := context.WithCancel(s.ctx)
+	cancel() // it is not tried again for its own sake
+	err := s.turn(append(writes, &item{ops: []operation{{encoded: machine.Padded(s.unwritten)}}, ctx: gone, done: make(chan struct{})}))
+	if err == nil && s.Cause() == nil {
+		s.unwritten = 0
+		s.outage(nil)
+	}
+	return err
 }
 
 // turn carries items out. After an error it is to be waited before the next one.
@@ -150,8 +165,13 @@ func (s *Store) turn(items []*item) error {
 		return s.apart(t.items, err)
 	}
 	if s.failing = err != nil; !s.failing {
-		s.outage(nil)
+		if s.unwritten == 0 {
+			s.outage(nil)
+		}
 		return nil
+	}
+	if t.writes {
+		s.unwritten = max(s.unwritten, min(t.size(), mostPadding))
 	}
 	if s.conn != nil {
 		s.conn.close()
@@ -201,5 +221,5 @@ func (s *Store) slow() error {
 	if err := s.out.Load(); err != nil {
 		return *err
 	}
-	return fmt.Errorf("the database has not answered within %s", patience)
+	return away(fmt.Errorf("the database has not answered: %w", context.DeadlineExceeded))
 }

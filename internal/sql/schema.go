@@ -23,7 +23,10 @@ var (
 )
 
 // errNoSchema says that the tables are not there.
-var errNoSchema = errors.New("the database has no tables of fencepost: run gateway store init")
+var errNoSchema = noSchema.fault(errors.New("the table store is empty"))
+
+// isNoSchema reports whether an error says so.
+func isNoSchema(err error) bool { return err != nil && told(err) == noSchema.detail }
 
 // schemaIs is what the store's one row says.
 type schemaIs struct{ version, format int }
@@ -32,12 +35,12 @@ type schemaIs struct{ version, format int }
 func (s schemaIs) isNewer() bool { return s.version > schemaVersion || s.format > machine.Format }
 
 func (s schemaIs) check() error {
+	are := fmt.Errorf("tables %d, log %d; this version has %d and %d", s.version, s.format, schemaVersion, machine.Format)
 	switch {
 	case s.isNewer():
-		return fmt.Errorf("the tables in the database are of a newer version of the gateway (tables %d, log %d; this version has %d and %d): start that one", s.version, s.format, schemaVersion, machine.Format)
+		return cause{"the tables in the database are of a newer version of the gateway", "start that one"}.fault(are)
 	case s.version < schemaVersion || s.format < machine.Format:
-		return fmt.Errorf("the tables in the database are of an older version of the gateway (tables %d, log %d; this version has %d and %d): stop all gateways, then run gateway store init of this version",
-			s.version, s.format, schemaVersion, machine.Format)
+		return cause{"the tables in the database are of an older version of the gateway", "stop all gateways, then run gateway store init of this version"}.fault(are)
 	}
 	return nil
 }

@@ -101,6 +101,7 @@ type Store struct {
 	introduced bool       // the log says which version writes
 	failing    bool       // the last turn has failed
 	parts      int        // not 0: a refused turn is tried again in halves
+	unwritten  int        // bytes of one that has, and was to write something, and nothing was written since; 0: something was
 	arrives    bool       // the log is to say who serves
 	forgot     bool       // the log is to say that something was lost
 	lastFound  fencing.Instant

@@ -302,6 +302,14 @@ func (t *turn) choose(ctx context.Context) ([]carried, error) {
 	return all, nil
 }
 
+// size returns how many bytes the turn is to write, at least 1.
+func (t *turn) size() (size int) {
+	for _, op := range t.ops {
+		size += len(op)
+	}
+	return max(size, 1)
+}
+
 // guard returns what goes with what is looked at.
 func (t *turn) guard() fencing.Guard { return t.batch.Guard() }
 

@@ -147,7 +147,7 @@ func TestOpenRefuses(t *testing.T) {
 		{"no tables", empty, "run gateway store init"},
 		{"newer tables", newer, "newer version of the gateway"},
 		{"a wrong password", sqltest.As(url, user, "hunter3"), "password authentication failed for user"},
-		{"no rights", sqltest.As(url, user, "hunter2"), "permission denied for schema fencepost (gateway store init -role"},
+		{"no rights", sqltest.As(url, user, "hunter2"), "permission denied for schema fencepost (SQLSTATE 42501)); give them to the user by gateway store init -role"},
 		{"no such database", strings.Replace(empty, "/db", "/nothing", 1), "does not exist"},
 		{"nobody there", "postgres://u:hunter2@" + redistest.FreeAddr(t) + "/d", "can't be reached"},
 		{"an address that does not answer", "postgres://u:hunter2@" + silent.Addr().String() + "/d", "can't be reached"},

@@ -61,9 +61,14 @@ func Endangering(findings []fencing.Finding) (dangers []fencing.Finding) {
 }
 
 // Examine examines the store now, and keeps what is found. A store that can't be
-// examined is taken to be as it was. It may be called before Start, and not by two
-// at once.
+// examined is taken to be as it was. It may be called before Start. One waits for another.
 func (w *Watchdog) Examine(ctx context.Context) ([]fencing.Finding, error) {
+	select {
+	case w.examining <- struct{}{}:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	defer func() { <-w.examining }()
 	findings, err := w.Store.Examine(ctx)
 	if err == nil {
 		w.note(findings)

@@ -65,6 +65,7 @@ type Watchdog struct {
 	strict       bool
 	examineEvery time.Duration
 	examined     atomic.Pointer[examination] // nil until the first one
+	examining    chan struct{}               // holds one while the store is examined
 	outdated     chan struct{}               // tells that what was examined is old
 
 	origin time.Time     // what next counts from
@@ -108,8 +109,8 @@ func New(store fencing.Store, o Options) *Watchdog {
 	}
 	w := &Watchdog{
 		Store: store, log: o.Logger, maxSkew: o.MaxSkew, doubts: doubts, tells: can.Tells, strict: o.Strict, examineEvery: cmp.Or(o.Examine, examinePause), origin: time.Now(),
-		outdated: make(chan struct{}, 1),
-		sooner:   make(chan struct{}, 1), stop: make(chan struct{}),
+		outdated: make(chan struct{}, 1), examining: make(chan struct{}, 1),
+		sooner: make(chan struct{}, 1), stop: make(chan struct{}),
 		calls: make(chan struct{}, maxTakeBackCalls), gap: make(chan struct{}, 1), asking: make(chan struct{}, maxAsking),
 		takeBacks: map[key]*takeBack{}, maxWaiters: o.MaxWaiters, observer: o.Observer, drained: make(chan struct{}),
 		hub: hub{watch: store.Watch, max: o.MaxSubscriptions, run: "gap." + rand.Text() + "."},

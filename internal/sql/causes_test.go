@@ -1,0 +1,221 @@
+package sql
+
+import (
+	"bytes"
+	"context"
+	"database/sql"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"fencepost/internal/fencing"
+	"fencepost/internal/sql/sqltest"
+)
+
+// broken is a store of a gateway whose user has the rights of Init, on a server of its own.
+type broken struct {
+	t      testing.TB
+	server *sqltest.Server
+	url    string // of a user who may do anything
+	user   string // the gateway's
+	as     string // its URL
+}
+
+// do carries out statements, as who may do anything. {USER} and {DB} stand for those of the gateway.
+func (b *broken) do(statements ...string) {
+	b.t.Helper()
+	db := b.server.DB(b.t, b.url)
+	defer db.Close()
+	database := b.url[strings.LastIndex(b.url, "/")+1:]
+	database, _, _ = strings.Cut(database, "?")
+	for _, s := range statements {
+		if _, err := db.Exec(strings.NewReplacer("{USER}", b.user, "{DB}", database).Replace(s)); err != nil {
+			b.t.Fatal(err)
+		}
+	}
+}
+
+// cut ends the connections of the gateway's user.
+func (b *broken) cut() {
+	b.t.Helper()
+	if Kind(b.url) == kindPostgres {
+		b.do("select pg_terminate_backend(pid) from pg_stat_activity where usename = '{USER}'")
+		return
+	}
+	b.do("kill user {USER}@'127.0.0.1'")
+}
+
+// crowd takes all connections that others than administrators may have.
+func (b *broken) crowd() (leave func()) {
+	var all []*sql.DB
+	crowd := func() bool {
+		db := b.server.DB(b.t, b.as)
+		db.SetMaxOpenConns(1)
+		all = append(all, db)
+		return db.Ping() != nil
+	}
+	b.cut()
+	for !crowd() {
+	}
+	return func() {
+		for _, db := range all {
+			db.Close()
+		}
+	}
+}
+
+// causes are the ways in which a database can fail a gateway that runs, with what to undo that, what is told of it, and what is to be done.
+var causes = []struct {
+	what         string
+	on           string // the kind of server; empty: both
+	breaks       func(*broken) (mend func())
+	says, remedy string
+}{
+	{"stopped", "", func(b *broken) func() { b.server.Stop(b.t); return func() { b.server.Restart(b.t) } }, "nothing accepts connections at its address", ""},
+	{"standing still", "", func(b *broken) func() { b.server.Pause(b.t); return func() { b.server.Continue(b.t) } }, "it does not answer in time", ""},
+	{"without tables", kindPostgres, func(b *broken) func() {
+		b.do("alter schema fencepost rename to elsewhere")
+		return func() { b.do("alter schema elsewhere rename to fencepost") }
+	}, "no tables of fencepost", "gateway store init"},
+	{"without tables", kindMySQL, func(b *broken) func() {
+		b.do("rename table store to elsewhere")
+		return func() { b.do("rename table elsewhere to store") }
+	}, "no tables of fencepost", "gateway store init"},
+	{"of a later version", "", func(b *broken) func() {
+		in := map[string]string{kindPostgres: "fencepost.store", kindMySQL: "store"}[Kind(b.url)]
+		b.do("update " + in + " set version = version + 1")
+		b.cut()
+		return func() { b.do("update " + in + " set version = version - 1") }
+	}, "of a newer version", "start that one"},
+	{"of an earlier version", "", func(b *broken) func() {
+		in := map[string]string{kindPostgres: "fencepost.store", kindMySQL: "store"}[Kind(b.url)]
+		b.do("update " + in + " set version = version - 1")
+		b.cut()
+		return func() { b.do("update " + in + " set version = version + 1") }
+	}, "of an older version", "gateway store init of this version"},
+	{"without a right", kindPostgres, func(b *broken) func() {
+		b.do("revoke insert on fencepost.log from {USER}")
+		return func() { b.do("grant insert on fencepost.log to {USER}") }
+	}, "lacks rights", "gateway store init -role"},
+	{"without a right", kindMySQL, func(b *broken) func() {
+		b.do("revoke insert on log from {USER}@'127.0.0.1'")
+		return func() { b.do("grant insert on log to {USER}@'127.0.0.1'") }
+	}, "lacks rights", "gateway store init -role"},
+	{"with another password", kindPostgres, func(b *broken) func() {
+		b.do("alter role {USER} password 'other'")
+		b.cut()
+		return func() { b.do("alter role {USER} password 'secret'") }
+	}, "refuses the user or the password", "FENCEPOST_STORE"},
+	{"with another password", kindMySQL, func(b *broken) func() {
+		b.do("alter user {USER}@'127.0.0.1' identified by 'other'")
+		b.cut()
+		return func() { b.do("alter user {USER}@'127.0.0.1' identified by 'secret'") }
+	}, "refuses the user or the password", "FENCEPOST_STORE"},
+	{"read-only", kindMySQL, func(b *broken) func() {
+		b.do("set global read_only = on")
+		return func() { b.do("set global read_only = off") }
+	}, "does not accept writes", "the server that does"},
+	{"crowded", "", func(b *broken) func() { return b.crowd() }, "no room for another connection", "max_connections"},
+}
+
+// What keeps a gateway from its database is told with its cause and with what to do: by Check, which /readyz asks, by the doctor, and in the log. Once
+// that is mended all goes on by itself.
+func TestCauses(t *testing.T) {
+	t.Parallel()
+	for kind, start := range map[string]func() *sqltest.Server{
+		kindPostgres: func() *sqltest.Server { return sqltest.StartPostgres(t, "max_connections = 20") },
+		kindMySQL:    func() *sqltest.Server { return sqltest.StartMariaDB(t, "--max-connections=15") },
+	} {
+		server := start()
+		b := newBroken(t, server)
+		for _, tt := range causes {
+			if tt.on == "" || tt.on == kind {
+				t.Run(kind+" "+tt.what, func(t *testing.T) {
+					b.t = t
+					b.isTold(tt.breaks, tt.says, tt.remedy)
+				})
+			}
+		}
+	}
+}
+
+func newBroken(t testing.TB, server *sqltest.Server) *broken {
+	b := &broken{t: t, server: server, url: server.Database(t), user: server.User(t, "secret")}
+	role := b.user
+	if Kind(b.url) == kindMySQL {
+		role += "@127.0.0.1"
+	}
+	if _, err := Init(t.Context(), b.url, Rights{Gateway: role}); err != nil {
+		t.Fatal(err)
+	}
+	b.as = sqltest.As(b.url, b.user, "secret")
+	return b
+}
+
+// isTold breaks the database of a gateway that runs, and mends it.
+func (b *broken) isTold(breaks func(*broken) (mend func()), says, remedy string) {
+	b.t.Helper()
+	var log lines
+	o := Options{URL: b.as, Logger: slog.New(slog.NewTextHandler(&log, nil))}
+	s := openGateway(b.t, o)
+	name := fencing.Name(b.t.Name())
+	acquire(b.t, s, "before "+name, time.Minute)
+	mend := breaks(b)
+	is := func(err error) bool {
+		f := fencing.FaultOf(err)
+		return err != nil && strings.Contains(told(err), says) && (remedy == "" || f != nil && strings.Contains(f.Remedy, remedy))
+	}
+	var err error
+	tried := 0
+	await(b.t, "nothing is granted, and it is told why", func() bool {
+		r := request(name+fencing.Name(itoa(tried)), time.Minute)
+		r.Metadata = map[string]string{"filler": strings.Repeat("x", 200)} // there may be a little room in the tables
+		_, err = s.Do(b.t.Context(), r)
+		tried++
+		return is(err)
+	})
+	probe := func() error {
+		ctx, cancel := context.WithTimeout(b.t.Context(), 2*time.Second) // as /readyz has it
+		defer cancel()
+		return s.Check(ctx)
+	}
+	if err := probe(); !is(err) {
+		b.t.Errorf("it is not told why: %v", err)
+	}
+	c, err := Examine(b.t.Context(), o)
+	if err == nil {
+		err = c.Unable
+	}
+	if !is(err) {
+		b.t.Errorf("the doctor says %v", err)
+	}
+	await(b.t, "the log has it", func() bool { return strings.Contains(log.String(), says) && strings.Contains(log.String(), remedy) })
+	if n := strings.Count(log.String(), "answers again"); n > 0 {
+		b.t.Errorf("the log has %d times that it answers again, which it does not", n)
+	}
+	mend()
+	await(b.t, "it goes on", func() bool { return probe() == nil })
+	acquire(b.t, s, "after "+name, time.Minute)
+	await(b.t, "the log says so", func() bool { return strings.Contains(log.String(), "answers again") })
+	s.Close()
+}
+
+// lines is a log that is read while it is written.
+type lines struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
