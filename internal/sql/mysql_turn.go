@@ -313,5 +313,5 @@ func (c *mysqlConn) cut(ctx context.Context, upTo, snapshot uint64, limit int) (
 }
 
 func (c *mysqlConn) tries(ctx context.Context) error {
-	return c.ask(ctx, "start transaction; insert into log values (-1, 0, ?); rollback", []any{make([]byte, chunkSize)})
+	return c.ask(ctx, "start transaction read write; insert into log values (-1, 0, ?); rollback", []any{make([]byte, chunkSize)})
 }
