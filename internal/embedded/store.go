@@ -25,7 +25,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"log/slog"
-	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -45,10 +44,6 @@ const (
 	// gatherPause is how long what nobody waits for, such as a release, gathers
 	// for a flush with others. A crash within it costs a TTL.
 	gatherPause = 5 * time.Millisecond
-
-	// manyNames is with how many names a start gives back the memory that it needs no more: of a million that is some 0.3 GB, for a
-	// second of CPU.
-	manyNames = 100_000
 
 	// self is the one gateway of this store. Places and provisional leases don't
 	// outlive the process, so it needs no other name at the next start.
@@ -152,9 +147,7 @@ func openStore(o Options) (*Store, error) {
 	if err != nil {
 		return nil, errors.Join(err, d.close())
 	}
-	if len(s.machine.State().Records) >= manyNames {
-		debug.FreeOSMemory() // a third of what the start has used is garbage
-	}
+	s.machine.GiveBack()
 	s.gathered = time.AfterFunc(gatherPause, s.gatheredEnough)
 	where := disk.Absolute(o.Dir)
 	if d.fresh {

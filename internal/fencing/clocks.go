@@ -156,6 +156,9 @@ func (t *step) putHoldersRight() {
 
 // putRight puts the ends of rests right, of which none is later than a RestTTL from now either.
 func (q *Queue) putRight(now Instant, wasWrong func(set, sent Instant) bool) {
+	if q.places == nil {
+		return
+	}
 	var till Instant
 	for _, p := range q.resting {
 		if p.SentAt != 0 {

@@ -118,7 +118,7 @@ func BeatAmong(s *State, now Instant, guard Guard, names iter.Seq[Name]) ([]Entr
 		for _, h := range r.Holders.Provisional(guard.Gateway) {
 			all = append(all, Entry{Name: name, Lease: h.Lease, Stamp: h.Stamp, Provisional: true})
 		}
-		for _, p := range r.Queue.order {
+		for _, p := range r.Queue.look().order {
 			if p.Gateway == guard.Gateway {
 				all = append(all, Entry{Name: name, Lease: p.lease(), Stamp: p.Stamp})
 			}

@@ -23,7 +23,7 @@ func (t *step) fits(p *Place) bool { return !t.delayed() && t.hasRoom(p) }
 // ended, or may have: the step has not come to all of them.
 func (t *step) delayed() bool {
 	r := t.record
-	return r != nil && (t.now < r.DelayedUntil || t.more && r.Holders.delays > 0)
+	return r != nil && (t.now < r.DelayedUntil || t.more && r.Holders.delay())
 }
 
 // hasRoom is the one rule of all modes: the permits of all, the newcomer's included, are no
@@ -115,7 +115,7 @@ func (t *step) slots(mode Mode, limit, permits int) (int, Slots) {
 	if mode != ModeShared || limit == 0 {
 		return NoSlot, ""
 	}
-	taken := t.record.Holders.slots
+	taken := t.record.Holders.slots()
 	if permits == 1 {
 		return taken.first(), ""
 	}

@@ -12,38 +12,81 @@ import (
 // is empty. They are given out as copies, and what is changed in a copy counts when it
 // is Put back: so every order knows of every change.
 type Holders struct {
+	only *node  // the only one; nil where there is none, or were several
+	many *trees // all, from the second one on until there is none
+}
+
+// trees has the holders of a name in each order.
+type trees struct {
 	roots   [orders]*node
 	permits int     // that they have together
 	delays  int     // how many have a LockDelay
 	slots   slotSet // that they have
 }
 
+// root returns the tree of an order.
+func (hs *Holders) root(order int) *node {
+	switch {
+	case hs.many != nil:
+		return hs.many.roots[order]
+	case hs.only != nil && hs.only.in(order):
+		return hs.only
+	}
+	return nil
+}
+
 // Len returns how many there are, those included whose time has run out unnoticed.
-func (hs *Holders) Len() int { return hs.roots[byLease].size(byLease) }
+func (hs *Holders) Len() int { return hs.root(byLease).size(byLease) }
 
 // Permits returns how many permits they have together: a lease without a limit counts as one.
-func (hs *Holders) Permits() int { return hs.permits }
+func (hs *Holders) Permits() int {
+	switch {
+	case hs.many != nil:
+		return hs.many.permits
+	case hs.only != nil:
+		return hs.only.permits()
+	}
+	return 0
+}
+
+// delay reports whether any has a LockDelay.
+func (hs *Holders) delay() bool {
+	return hs.many != nil && hs.many.delays > 0 || hs.only != nil && hs.only.delays()
+}
+
+// slots returns the slots that they have, which is only to be looked at.
+func (hs *Holders) slots() (taken slotSet) {
+	if hs.many != nil {
+		return hs.many.slots
+	}
+	if hs.only != nil {
+		for n := range hs.only.slots() {
+			taken.add(n)
+		}
+	}
+	return taken
+}
 
 // All visits them in order of their tokens, which is that of their grants but where a
 // claim has set another. They must not be changed meanwhile.
 func (hs *Holders) All() iter.Seq[Holding] {
 	return func(yield func(Holding) bool) {
-		hs.roots[byToken].each(byToken, 0, func(n *node) bool { return yield(n.Holding) })
+		hs.root(byToken).each(byToken, 0, func(n *node) bool { return yield(n.holding()) })
 	}
 }
 
 // Find returns the one with the public part of a lease id.
 func (hs *Holders) Find(lease LeasePublic) (Holding, bool) {
 	if n := hs.find(lease); n != nil {
-		return n.Holding, true
+		return n.holding(), true
 	}
 	return Holding{}, false
 }
 
 func (hs *Holders) find(lease LeasePublic) *node {
-	n := hs.roots[byLease]
-	for n != nil && n.Lease != lease {
-		if l := &n.links[byLease]; lease < n.Lease {
+	n := hs.root(byLease)
+	for n != nil && n.lease != lease {
+		if l := &n.links[byLease]; lease < n.lease {
 			n = l.left
 		} else {
 			n = l.right
@@ -54,9 +97,9 @@ func (hs *Holders) find(lease LeasePublic) *node {
 
 // WithToken returns the one with a token.
 func (hs *Holders) WithToken(token Token) (Holding, bool) {
-	n := hs.roots[byToken]
-	for n != nil && n.Token != token {
-		if l := &n.links[byToken]; token < n.Token {
+	n := hs.root(byToken)
+	for n != nil && n.token != token {
+		if l := &n.links[byToken]; token < n.token {
 			n = l.left
 		} else {
 			n = l.right
@@ -65,41 +108,26 @@ func (hs *Holders) WithToken(token Token) (Holding, bool) {
 	if n == nil {
 		return Holding{}, false
 	}
-	return n.Holding, true
+	return n.holding(), true
 }
 
 // Put adds h, or puts it in the place of what its lease held before.
 func (hs *Holders) Put(h Holding) {
 	n := hs.find(h.Lease)
-	if n == nil {
-		n = &node{Holding: h, links: &alone}
-		hs.count(&h)
-		if only := hs.roots[byLease]; only != nil {
-			only.own()
-			n.own()
+	switch {
+	case n == nil && hs.Len() == 0:
+		hs.only = &node{pack(&h), &alone}
+	case n == hs.only && n != nil:
+		n.packed = pack(&h)
+	case n == nil:
+		if hs.only != nil {
+			hs.many = &trees{}
+			hs.many.add(hs.only)
+			hs.only = nil
 		}
-		for order := range hs.roots {
-			if h.in(order) {
-				hs.roots[order] = hs.roots[order].add(order, n)
-			}
-		}
-		return
-	}
-	var moves [orders]bool
-	for order := range hs.roots {
-		was, is := n.in(order), h.in(order)
-		if moves[order] = was != is || is && compare[order](&n.Holding, &h) != 0; moves[order] && was {
-			hs.roots[order] = hs.roots[order].without(order, n)
-			n.unlink(order)
-		}
-	}
-	hs.discount(&n.Holding)
-	hs.count(&h)
-	n.Holding = h
-	for order := range hs.roots {
-		if moves[order] && n.in(order) {
-			hs.roots[order] = hs.roots[order].add(order, n)
-		}
+		hs.many.add(&node{packed: pack(&h)})
+	default:
+		hs.many.change(n, pack(&h))
 	}
 }
 
@@ -109,46 +137,85 @@ func (hs *Holders) Remove(lease LeasePublic) {
 	if n == nil {
 		return
 	}
-	hs.discount(&n.Holding)
-	for order := range hs.roots {
+	if n != hs.only {
+		hs.many.remove(n)
+	}
+	if n == hs.only || hs.Len() == 0 {
+		*hs = Holders{}
+	}
+}
+
+// add adds a node that is in no other trees.
+func (ts *trees) add(n *node) {
+	n.own()
+	ts.count(&n.packed)
+	for order := range ts.roots {
 		if n.in(order) {
-			hs.roots[order] = hs.roots[order].without(order, n)
+			ts.roots[order] = ts.roots[order].add(order, n)
+		}
+	}
+}
+
+// change has a node be something else of the same lease.
+func (ts *trees) change(n *node, is packed) {
+	var moves [orders]bool
+	for order := range ts.roots {
+		before, after := n.in(order), is.in(order)
+		if moves[order] = before != after || after && compare[order](&n.packed, &is) != 0; moves[order] && before {
+			ts.roots[order] = ts.roots[order].without(order, n)
+			n.links[order] = links{}
+		}
+	}
+	ts.discount(&n.packed)
+	ts.count(&is)
+	n.packed = is
+	for order := range ts.roots {
+		if moves[order] && n.in(order) {
+			ts.roots[order] = ts.roots[order].add(order, n)
+		}
+	}
+}
+
+func (ts *trees) remove(n *node) {
+	ts.discount(&n.packed)
+	for order := range ts.roots {
+		if n.in(order) {
+			ts.roots[order] = ts.roots[order].without(order, n)
 		}
 	}
 }
 
 // count takes the permits of a holder.
-func (hs *Holders) count(h *Holding) {
-	hs.permits += h.Permits
-	if h.LockDelay > 0 {
-		hs.delays++
+func (ts *trees) count(p *packed) {
+	ts.permits += p.permits()
+	if p.delays() {
+		ts.delays++
 	}
-	for n := range h.AllSlots() {
-		hs.slots.add(n)
+	for n := range p.slots() {
+		ts.slots.add(n)
 	}
 }
 
 // discount frees the permits of a holder.
-func (hs *Holders) discount(h *Holding) {
-	hs.permits -= h.Permits
-	if h.LockDelay > 0 {
-		hs.delays--
+func (ts *trees) discount(p *packed) {
+	ts.permits -= p.permits()
+	if p.delays() {
+		ts.delays--
 	}
-	for n := range h.AllSlots() {
-		hs.slots.remove(n)
+	for n := range p.slots() {
+		ts.slots.remove(n)
 	}
 }
 
 // First returns the one with the lowest token. There must be one.
-func (hs *Holders) First() Holding { return hs.roots[byToken].at(byToken, 0).Holding }
+func (hs *Holders) First() Holding { return hs.root(byToken).at(byToken, 0).holding() }
 
 // tolerate returns how many permits all of them tolerate, themselves included.
 func (hs *Holders) tolerate() int {
 	if hs.Len() == 0 {
 		return AnyNumber
 	}
-	h := hs.roots[byTolerance].at(byTolerance, 0)
-	return tolerates(h.Mode, h.Limit)
+	return hs.root(byTolerance).at(byTolerance, 0).tolerates()
 }
 
 // nextEnd returns when the first of those that are not provisional ends, or the last
@@ -157,7 +224,7 @@ func (hs *Holders) nextEnd() Instant {
 	if hs.firm() == 0 {
 		return math.MaxInt64
 	}
-	return hs.roots[byEnd].at(byEnd, 0).ExpiresAt
+	return hs.root(byEnd).at(byEnd, 0).expiresAt
 }
 
 // lastEnd returns when the last of those that are not provisional ends, or the first
@@ -166,18 +233,18 @@ func (hs *Holders) lastEnd() Instant {
 	if hs.firm() == 0 {
 		return math.MinInt64
 	}
-	return hs.roots[byEnd].at(byEnd, hs.firm()-1).ExpiresAt
+	return hs.root(byEnd).at(byEnd, hs.firm()-1).expiresAt
 }
 
 // firm returns how many are not provisional: in byEnd they stand before the others.
 func (hs *Holders) firm() int {
-	return hs.roots[byEnd].rank(byEnd, func(n *node, _ int) bool { return !n.Provisional })
+	return hs.root(byEnd).rank(byEnd, func(n *node, _ int) bool { return !n.provisional })
 }
 
 // over returns how many are not provisional and not live at now: in byEnd they are the
 // first.
 func (hs *Holders) over(now Instant) int {
-	return hs.roots[byEnd].rank(byEnd, func(n *node, _ int) bool { return !n.Provisional && !n.Live(now) })
+	return hs.root(byEnd).rank(byEnd, func(n *node, _ int) bool { return !n.provisional && !live(n.expiresAt, now) })
 }
 
 // Unconfirmed reports whether any is provisional.
@@ -187,8 +254,8 @@ func (hs *Holders) Unconfirmed() bool { return hs.firm() < hs.Len() }
 // begin and end.
 func (hs *Holders) gateways(visit func(gateway Gateway, from, to int)) {
 	for from := hs.firm(); from < hs.Len(); {
-		gateway := hs.roots[byEnd].at(byEnd, from).Gateway
-		to := hs.roots[byEnd].rank(byEnd, func(n *node, _ int) bool { return !n.Provisional || n.Gateway <= gateway })
+		gateway := hs.root(byEnd).at(byEnd, from).gateway
+		to := hs.root(byEnd).rank(byEnd, func(n *node, _ int) bool { return !n.provisional || n.gateway <= gateway })
 		visit(gateway, from, to)
 		from = to
 	}
@@ -209,22 +276,22 @@ func (hs *Holders) Provisional(of Gateway) []Holding {
 // see Entry.
 func (hs *Holders) Hanging(of Gateway) iter.Seq2[LeasePublic, Stamp] {
 	return func(yield func(LeasePublic, Stamp) bool) {
-		root := hs.roots[byStream]
-		before := root.rank(byStream, func(n *node, _ int) bool { return n.Gateway < of })
-		root.each(byStream, before, func(n *node) bool { return n.Gateway == of && yield(n.Lease, n.Attached) })
+		root := hs.root(byStream)
+		before := root.rank(byStream, func(n *node, _ int) bool { return n.gateway < of })
+		root.each(byStream, before, func(n *node) bool { return n.gateway == of && yield(n.lease, n.few.attached) })
 	}
 }
 
 // Streams visits the gateways whose streams any of them hangs on, each once, in order.
 func (hs *Holders) Streams() iter.Seq[Gateway] {
 	return func(yield func(Gateway) bool) {
-		root := hs.roots[byStream]
+		root := hs.root(byStream)
 		for at := 0; at < root.size(byStream); {
-			gateway := root.at(byStream, at).Gateway
+			gateway := root.at(byStream, at).gateway
 			if !yield(gateway) {
 				return
 			}
-			at = root.rank(byStream, func(n *node, _ int) bool { return n.Gateway <= gateway })
+			at = root.rank(byStream, func(n *node, _ int) bool { return n.gateway <= gateway })
 		}
 	}
 }
@@ -268,7 +335,7 @@ func (hs *Holders) live(now Instant, alive func(Gateway) bool, most int) (count 
 	sortByToken(first)
 	shown = slices.Grow(shown, len(first))
 	for _, n := range first {
-		shown = append(shown, n.Holder)
+		shown = append(shown, n.holding().Holder)
 		if h := &shown[len(shown)-1]; h.Provisional {
 			h.ExpiresAt = now.Add(h.TTL)
 		}
@@ -291,7 +358,7 @@ func (hs *Holders) appendRange(list []*node, from, to int) []*node {
 		return list
 	}
 	list = slices.Grow(list, to-from)
-	hs.roots[byEnd].each(byEnd, from, func(n *node) bool {
+	hs.root(byEnd).each(byEnd, from, func(n *node) bool {
 		list = append(list, n)
 		from++
 		return from < to
@@ -300,7 +367,7 @@ func (hs *Holders) appendRange(list []*node, from, to int) []*node {
 }
 
 func sortByToken(list []*node) {
-	slices.SortFunc(list, func(a, b *node) int { return a.compareToken(&b.Holding) })
+	slices.SortFunc(list, func(a, b *node) int { return a.compareToken(&b.packed) })
 }
 
 // byTokens returns copies in order of their tokens.
@@ -311,61 +378,65 @@ func byTokens(list []*node) []Holding {
 	}
 	copies := make([]Holding, len(list))
 	for i, n := range list {
-		copies[i] = n.Holding
+		copies[i] = n.holding()
 	}
 	return copies
 }
 
 // clone returns a copy that shares nothing with hs.
-func (hs *Holders) clone() Holders {
+func (hs *Holders) clone() (c Holders) {
+	if hs.only != nil {
+		copied := *hs.only
+		c.only = &copied
+	}
+	if hs.many == nil {
+		return c
+	}
 	copies := make(map[*node]*node, hs.Len())
-	hs.roots[byLease].each(byLease, 0, func(n *node) bool {
-		copied := *n
-		if n.links != &alone {
-			all := *n.links
-			copied.links = &all
-		}
+	hs.root(byLease).each(byLease, 0, func(n *node) bool {
+		copied, all := *n, *n.links
+		copied.links = &all
 		copies[n] = &copied
 		return true
 	})
 	for _, n := range copies {
-		for order := 0; order < orders && n.links != &alone; order++ {
+		for order := range n.links {
 			l := &n.links[order]
 			l.left, l.right = copies[l.left], copies[l.right]
 		}
 	}
-	c := Holders{permits: hs.permits, delays: hs.delays, slots: slices.Clone(hs.slots)}
-	for order, root := range hs.roots {
-		c.roots[order] = copies[root]
+	c.many = &trees{permits: hs.many.permits, delays: hs.many.delays, slots: slices.Clone(hs.many.slots)}
+	for order, root := range hs.many.roots {
+		c.many.roots[order] = copies[root]
 	}
 	return c
 }
 
-func (h *Holding) compareLease(other *Holding) int { return cmp.Compare(h.Lease, other.Lease) }
+func (p *packed) compareLease(other *packed) int { return cmp.Compare(p.lease, other.lease) }
 
-func (h *Holding) compareToken(other *Holding) int {
-	return cmp.Or(cmp.Compare(h.Token, other.Token), h.compareLease(other))
+func (p *packed) compareToken(other *packed) int {
+	return cmp.Or(cmp.Compare(p.token, other.token), p.compareLease(other))
 }
 
-func (h *Holding) compareTolerance(other *Holding) int {
-	return cmp.Or(cmp.Compare(tolerates(h.Mode, h.Limit), tolerates(other.Mode, other.Limit)), h.compareLease(other))
+func (p *packed) compareTolerance(other *packed) int {
+	return cmp.Or(cmp.Compare(p.tolerates(), other.tolerates()), p.compareLease(other))
 }
 
-func (h *Holding) compareStream(other *Holding) int {
-	return cmp.Or(cmp.Compare(h.Gateway, other.Gateway), h.compareLease(other))
+func (p *packed) compareStream(other *packed) int {
+	return cmp.Or(cmp.Compare(p.gateway, other.gateway), p.compareLease(other))
 }
 
 // compareDue orders leases by when they are due: first those whose time runs out, by
 // when, then the provisional ones, by gateway.
-func (h *Holding) compareDue(other *Holding) int {
-	if h.Provisional != other.Provisional {
-		if other.Provisional {
+func (p *packed) compareDue(other *packed) int {
+	if p.provisional != other.provisional {
+		if other.provisional {
 			return -1
 		}
 		return 1
 	}
-	if h.Provisional {
-		return cmp.Or(cmp.Compare(h.Gateway, other.Gateway), h.compareLease(other))
+	if p.provisional {
+		return cmp.Or(cmp.Compare(p.gateway, other.gateway), p.compareLease(other))
 	}
-	return cmp.Or(cmp.Compare(h.ExpiresAt, other.ExpiresAt), h.compareLease(other))
+	return cmp.Or(cmp.Compare(p.expiresAt, other.expiresAt), p.compareLease(other))
 }

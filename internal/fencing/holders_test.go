@@ -42,7 +42,7 @@ func TestHoldersAreAList(t *testing.T) {
 					list = append(list, h)
 				}
 			}
-			slices.SortFunc(list, func(a, b Holding) int { return a.compareToken(&b) })
+			slices.SortFunc(list, func(a, b Holding) int { return compareBy(byToken, &a, &b) })
 			checkTrees(t, &hs)
 			if r.IntN(10) == 0 {
 				compareWithList(t, r, &hs, list)
@@ -91,6 +91,11 @@ func freeSlotsOf(list []Holding, count int) (free []int) {
 	return free
 }
 
+func compareBy(order int, a, b *Holding) int {
+	p, q := pack(a), pack(b)
+	return compare[order](&p, &q)
+}
+
 func compareWithList(t *testing.T, r *rand.Rand, hs *Holders, list []Holding) {
 	t.Helper()
 	equal := func(what string, got, want any) {
@@ -111,11 +116,11 @@ func compareWithList(t *testing.T, r *rand.Rand, hs *Holders, list []Holding) {
 		return kept
 	}
 	byDue := func(kept []Holding) []Holding {
-		slices.SortFunc(kept, func(a, b Holding) int { return a.compareDue(&b) })
+		slices.SortFunc(kept, func(a, b Holding) int { return compareBy(byEnd, &a, &b) })
 		return kept
 	}
 	byToken := func(kept []Holding) []Holding {
-		slices.SortFunc(kept, func(a, b Holding) int { return a.compareToken(&b) })
+		slices.SortFunc(kept, func(a, b Holding) int { return compareBy(byToken, &a, &b) })
 		return kept
 	}
 	first := func(kept []Holding) []Holding {
@@ -163,7 +168,7 @@ func compareWithList(t *testing.T, r *rand.Rand, hs *Holders, list []Holding) {
 		if h.Provisional {
 			provisional[h.Gateway] = append(provisional[h.Gateway], *h)
 		}
-		if h.hangs() {
+		if p := pack(h); p.hangs() {
 			if hanging[h.Gateway] == nil {
 				hanging[h.Gateway] = map[LeasePublic]Stamp{}
 			}
@@ -172,8 +177,8 @@ func compareWithList(t *testing.T, r *rand.Rand, hs *Holders, list []Holding) {
 	}
 	equal("tolerance", hs.tolerate(), bears)
 	equal("permits", hs.Permits(), permits)
-	equal("free slot", hs.slots.first(), freeSlotsOf(list, 1)[0])
-	equal("free slots", hs.slots.free(1+most), freeSlotsOf(list, 1+most))
+	equal("free slot", hs.slots().first(), freeSlotsOf(list, 1)[0])
+	equal("free slots", hs.slots().free(1+most), freeSlotsOf(list, 1+most))
 	equal("unconfirmed", hs.Unconfirmed(), len(provisional) > 0)
 	gateways := 0
 	hs.gateways(func(gateway Gateway, from, to int) {
@@ -203,11 +208,12 @@ func compareWithList(t *testing.T, r *rand.Rand, hs *Holders, list []Holding) {
 // checkTrees checks that the trees have their order, sizes and balance.
 func checkTrees(t *testing.T, hs *Holders) {
 	t.Helper()
-	for order, root := range hs.roots {
+	for order := range orders {
+		root := hs.root(order)
 		var last *node
 		root.each(order, 0, func(n *node) bool {
-			if last != nil && compare[order](&last.Holding, &n.Holding) >= 0 {
-				t.Fatalf("order %d: %+v before %+v", order, last.Holding, n.Holding)
+			if last != nil && compare[order](&last.packed, &n.packed) >= 0 {
+				t.Fatalf("order %d: %+v before %+v", order, last.holding(), n.holding())
 			}
 			last = n
 			l := &n.links[order]
@@ -222,7 +228,7 @@ func checkTrees(t *testing.T, hs *Holders) {
 		})
 		want := 0
 		for h := range hs.All() {
-			if h.in(order) {
+			if p := pack(&h); p.in(order) {
 				want++
 			}
 		}
@@ -237,7 +243,7 @@ func checkTrees(t *testing.T, hs *Holders) {
 func TestHoldersCompareFew(t *testing.T) {
 	compared := 0
 	for order, original := range compare {
-		compare[order] = func(a, b *Holding) int {
+		compare[order] = func(a, b *packed) int {
 			compared++
 			return original(a, b)
 		}

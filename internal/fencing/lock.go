@@ -69,7 +69,9 @@ type Holder struct {
 
 // Live reports whether a lease that is not provisional is live at now. It is the
 // only predicate of liveness; live in holders.lua is its twin.
-func (h *Holder) Live(now Instant) bool { return now < h.ExpiresAt }
+func (h *Holder) Live(now Instant) bool { return live(h.ExpiresAt, now) }
+
+func live(end, now Instant) bool { return now < end }
 
 // BreaksAtEnd reports whether a lease is broken when its time runs out, so that no renewal
 // moves its end. Otherwise it would expire.

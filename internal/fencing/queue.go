@@ -38,8 +38,11 @@ func (p *Place) waiter(now Instant, position int) Waiter {
 	return Waiter{Lease: p.lease(), Owner: p.Ask.Owner, Mode: p.Ask.Mode, Limit: p.Ask.Limit, Permits: p.permits(), Position: position, Waiting: now.Sub(p.JoinedAt)}
 }
 
-// Queue is the places of a name. The zero Queue is empty.
-type Queue struct {
+// Queue is the places of a name. The zero Queue is empty, and takes no more room than a pointer: most names never have a place.
+type Queue struct{ *places }
+
+// places is what there is of a queue.
+type places struct {
 	order    []*Place // the connected ones, by arrival
 	byLease  map[LeasePublic]*Place
 	gateways map[Gateway]int // how many connected ones each has
@@ -48,20 +51,37 @@ type Queue struct {
 	last     Instant // the highest Seq given; forgotten when no place is left
 }
 
+// look returns the places, which are only to be looked at.
+func (q *Queue) look() *places {
+	if q.places == nil {
+		return &noPlaces
+	}
+	return q.places
+}
+
+var noPlaces places
+
+// use makes room for places.
+func (q *Queue) use() {
+	if q.places == nil {
+		q.places = &places{byLease: map[LeasePublic]*Place{}, gateways: map[Gateway]int{}}
+	}
+}
+
 // Len returns how many connected places there are, those included whose gateway
 // has died unnoticed.
-func (q *Queue) Len() int { return len(q.order) }
+func (q *Queue) Len() int { return len(q.look().order) }
 
 // Places returns how many places there are, connected or resting.
-func (q *Queue) Places() int { return len(q.byLease) }
+func (q *Queue) Places() int { return len(q.look().byLease) }
 
 // Empty reports whether there is no place, not even a resting one.
-func (q *Queue) Empty() bool { return len(q.byLease) == 0 }
+func (q *Queue) Empty() bool { return q.Places() == 0 }
 
 // Waiting returns copies of the connected places, in order of arrival.
 func (q *Queue) Waiting() []Place {
-	places := make([]Place, len(q.order))
-	for i, p := range q.order {
+	places := make([]Place, q.Len())
+	for i, p := range q.look().order {
 		places[i] = *p
 	}
 	return places
@@ -69,8 +89,8 @@ func (q *Queue) Waiting() []Place {
 
 // Resting returns copies of the resting places, in order of arrival.
 func (q *Queue) Resting() []Place {
-	places := make([]Place, 0, len(q.resting))
-	for _, p := range q.resting {
+	places := make([]Place, 0, len(q.look().resting))
+	for _, p := range q.look().resting {
 		places = append(places, *p)
 	}
 	slices.SortFunc(places, func(a, b Place) int { return a.compare(&b) })
@@ -78,7 +98,7 @@ func (q *Queue) Resting() []Place {
 }
 
 // LastSeq returns the highest Seq given to a place since there was none.
-func (q *Queue) LastSeq() Instant { return q.last }
+func (q *Queue) LastSeq() Instant { return q.look().last }
 
 // RestoredQueue returns the queue of which Waiting, Resting and LastSeq returned these.
 func RestoredQueue(waiting, resting []Place, last Instant) Queue {
@@ -89,20 +109,20 @@ func RestoredQueue(waiting, resting []Place, last Instant) Queue {
 	for i := range resting {
 		q.addResting(&resting[i])
 	}
-	q.last = last
+	if q.places != nil {
+		q.last = last
+	}
 	return q
 }
 
-func (q *Queue) find(lease LeasePublic) *Place { return q.byLease[lease] }
+func (q *Queue) find(lease LeasePublic) *Place { return q.look().byLease[lease] }
 
 // next returns the Seq of an arrival at now.
-func (q *Queue) next(now Instant) Instant { return max(q.last, now) + 1 }
+func (q *Queue) next(now Instant) Instant { return max(q.LastSeq(), now) + 1 }
 
 // enter puts a connected place where its Seq belongs.
 func (q *Queue) enter(p *Place) {
-	if q.byLease == nil {
-		q.byLease, q.gateways = map[LeasePublic]*Place{}, map[Gateway]int{}
-	}
+	q.use()
 	p.RestTill, p.SetAt, p.SentAt = 0, 0, 0
 	q.last = max(q.last, p.Seq)
 	q.byLease[p.lease()] = p
@@ -123,9 +143,7 @@ func (t *step) rest(p *Place) {
 
 // addResting adds a place that rests.
 func (q *Queue) addResting(p *Place) {
-	if q.byLease == nil {
-		q.byLease, q.gateways = map[LeasePublic]*Place{}, map[Gateway]int{}
-	}
+	q.use()
 	if q.resting == nil {
 		q.resting = map[LeasePublic]*Place{}
 	}
@@ -162,6 +180,9 @@ func (q *Queue) remove(p *Place) {
 // removeAll takes out the connected places of some gateways, the first ones up to
 // most, and returns them in order of arrival, and whether there are more.
 func (q *Queue) removeAll(of map[Gateway]bool, most int) (removed []*Place, more bool) {
+	if q.places == nil {
+		return nil, false
+	}
 	q.order = slices.DeleteFunc(q.order, func(p *Place) bool {
 		switch {
 		case !of[p.Gateway]:
@@ -192,7 +213,7 @@ func (q *Queue) position(p *Place) int {
 // wake drops places whose rest is over at now, those first that were over first and
 // most at most. It returns how many, and whether there are more.
 func (q *Queue) wake(now Instant, most int) (dropped int, more bool) {
-	if len(q.resting) == 0 || now < q.restTill {
+	if len(q.look().resting) == 0 || now < q.restTill {
 		return 0, false
 	}
 	var over []*Place
@@ -224,7 +245,10 @@ func (q *Queue) wake(now Instant, most int) (dropped int, more bool) {
 }
 
 func (q *Queue) clone() Queue {
-	c := *q
+	if q.places == nil {
+		return Queue{}
+	}
+	c := *q.places
 	c.order = slices.Clone(q.order)
 	c.byLease, c.gateways, c.resting = maps.Clone(q.byLease), maps.Clone(q.gateways), maps.Clone(q.resting)
 	for i, p := range q.order {
@@ -235,5 +259,5 @@ func (q *Queue) clone() Queue {
 		copied := *p
 		c.resting[lease], c.byLease[lease] = &copied, &copied
 	}
-	return c
+	return Queue{&c}
 }

@@ -21,10 +21,10 @@ func (s *State) Restart(now Instant, gateway Gateway) {
 
 func (r *Record) restart(now Instant) {
 	hs := &r.Holders
-	if only := hs.roots[byLease]; hs.Len() == 1 && !only.Provisional { // as most are: it is in no order before or behind another
-		only.restart(now)
-		hs.roots[byStream] = nil
-		only.unlink(byStream)
+	if only := hs.only; only != nil && !only.provisional { // as most are
+		h := only.holding()
+		h.restart(now)
+		only.packed = pack(&h)
 	} else {
 		var left Holders
 		for h := range hs.All() {

@@ -69,7 +69,7 @@ func (t *step) alive(gateway Gateway) bool {
 // dropDead takes the waiters of dead gateways out, the first in the queue first.
 func (t *step) dropDead() {
 	var dead map[Gateway]bool
-	for gateway := range t.record.Queue.gateways {
+	for gateway := range t.record.Queue.look().gateways {
 		if t.alive(gateway) {
 			continue
 		}

@@ -67,11 +67,13 @@ func slotsOf(numbers []int) Slots {
 }
 
 // AllSlots visits the numbers of the permits of a lease, in ascending order.
-func (h *Holder) AllSlots() iter.Seq[int] {
-	if h.Slots != "" || h.Slot == NoSlot {
-		return h.Slots.All()
+func (h *Holder) AllSlots() iter.Seq[int] { return allSlots(h.Slot, h.Slots) }
+
+func allSlots(slot int, slots Slots) iter.Seq[int] {
+	if slots != "" || slot == NoSlot {
+		return slots.All()
 	}
-	return func(yield func(int) bool) { yield(h.Slot) }
+	return func(yield func(int) bool) { yield(slot) }
 }
 
 // hasSlot reports whether one of the permits has a number.

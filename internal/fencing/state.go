@@ -87,9 +87,6 @@ type Holding struct {
 	SentAt Instant // and by the gateway's; 0: they agreed
 }
 
-// hangs reports whether heartbeats tell the gateway that the lease hangs on a stream there.
-func (h *Holding) hangs() bool { return h.Attached != "" && !h.Provisional && h.BreakAt == 0 }
-
 // Grant returns what the gateway of a lease on name is told of it.
 func (h *Holding) Grant(name Name) Grant {
 	return Grant{Name: name, Holder: h.Holder, Gateway: h.Gateway, Stamp: h.Stamp}
@@ -145,11 +142,11 @@ func (s *State) Due(name Name) Instant {
 		due = r.ForgetAt
 	}
 	r.Holders.gateways(func(gateway Gateway, _, _ int) { due = min(due, s.Gateways.deadAt(gateway)) })
-	for gateway := range r.Queue.gateways {
+	for gateway := range r.Queue.look().gateways {
 		due = min(due, s.Gateways.deadAt(gateway))
 	}
-	if len(r.Queue.resting) > 0 {
-		due = min(due, r.Queue.restTill)
+	if places := r.Queue.look(); len(places.resting) > 0 {
+		due = min(due, places.restTill)
 	}
 	if r.RetryAt != 0 {
 		due = min(due, r.RetryAt)
@@ -190,7 +187,7 @@ func (r *Record) view(name Name, now Instant, alive func(Gateway) bool, waiters 
 	}
 	lock.LastToken, lock.HighestAdmitted, lock.DelayedUntil = r.LastToken, r.HighestAdmitted, r.delayedUntil(now)
 	lock.HolderCount, lock.Holders = r.Holders.live(now, alive, holders)
-	for gateway, n := range r.Queue.gateways {
+	for gateway, n := range r.Queue.look().gateways {
 		if alive(gateway) {
 			lock.Waiting += n
 		}
@@ -198,7 +195,7 @@ func (r *Record) view(name Name, now Instant, alive func(Gateway) bool, waiters 
 	if !waiters {
 		return lock
 	}
-	for _, p := range r.Queue.order {
+	for _, p := range r.Queue.look().order {
 		if len(lock.Waiters) == MaxWaitersShown {
 			break
 		}
@@ -213,7 +210,7 @@ func (r *Record) view(name Name, now Instant, alive func(Gateway) bool, waiters 
 // Leases count whose end nobody has noticed: of many those that ended last.
 func (r *Record) delayedUntil(now Instant) Instant {
 	until := r.DelayedUntil
-	if r.Holders.delays > 0 {
+	if r.Holders.delay() {
 		for _, h := range r.Holders.expired(now, MaxHoldersShown) {
 			if h.LockDelay > 0 {
 				until = max(until, h.ExpiresAt.Add(h.LockDelay))

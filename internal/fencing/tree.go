@@ -11,22 +11,22 @@ const (
 )
 
 // compare has the comparison of each order. No two holders are equal in any.
-var compare = [orders]func(a, b *Holding) int{
-	byLease:     (*Holding).compareLease,
-	byToken:     (*Holding).compareToken,
-	byEnd:       (*Holding).compareDue,
-	byTolerance: (*Holding).compareTolerance,
-	byStream:    (*Holding).compareStream,
+var compare = [orders]func(a, b *packed) int{
+	byLease:     (*packed).compareLease,
+	byToken:     (*packed).compareToken,
+	byEnd:       (*packed).compareDue,
+	byTolerance: (*packed).compareTolerance,
+	byStream:    (*packed).compareStream,
 }
 
 // in reports whether a holder is in the tree of an order.
-func (h *Holding) in(order int) bool { return order != byStream || h.hangs() }
+func (p *packed) in(order int) bool { return order != byStream || p.hangs() }
 
 // node is a holder in the trees of the orders that it is in. They are weight-balanced: of the two
 // sides of a node none has more than balanceFactor times the weight of the other, which
 // is its size and one.
 type node struct {
-	Holding
+	packed
 	links *[orders]links // alone of an only holder
 }
 
@@ -43,19 +43,10 @@ var alone = func() (all [orders]links) {
 	return all
 }()
 
-// own gives a node that was the only one links that can be changed.
+// own gives a node that is not to be the only one any more links that can be changed.
 func (n *node) own() {
-	if n.links == &alone {
-		all := alone
-		n.links = &all
-	}
-}
-
-// unlink forgets the links of a node that is in the tree of an order no more.
-func (n *node) unlink(order int) {
-	if n.links != &alone {
-		n.links[order] = links{}
-	}
+	all := alone
+	n.links = &all
 }
 
 // With these a rotation, single or double, always restores the balance: see Hirai and
@@ -75,13 +66,11 @@ func (n *node) size(order int) int {
 // add returns the tree of n with a node that is not in it.
 func (n *node) add(order int, added *node) *node {
 	if n == nil {
-		if added.links != &alone {
-			added.links[order] = links{size: 1}
-		}
+		added.links[order] = links{size: 1}
 		return added
 	}
 	l := &n.links[order]
-	if compare[order](&added.Holding, &n.Holding) < 0 {
+	if compare[order](&added.packed, &n.packed) < 0 {
 		l.left = l.left.add(order, added)
 	} else {
 		l.right = l.right.add(order, added)
@@ -95,7 +84,7 @@ func (n *node) without(order int, gone *node) *node {
 	switch {
 	case n == gone:
 		return joined(order, l.left, l.right)
-	case compare[order](&gone.Holding, &n.Holding) < 0:
+	case compare[order](&gone.packed, &n.packed) < 0:
 		l.left = l.left.without(order, gone)
 	default:
 		l.right = l.right.without(order, gone)

@@ -462,7 +462,7 @@ func (r *frameReader) put(state *fencing.State, kind byte, encoded []byte) error
 		for i := range r.records {
 			read := &r.records[i]
 			for j := range read.Holders {
-				r.share(&read.Holders[j].Holder)
+				r.share(&read.Holders[j])
 			}
 			record, err := read.record()
 			if err != nil {
@@ -477,6 +477,7 @@ func (r *frameReader) put(state *fencing.State, kind byte, encoded []byte) error
 			return err
 		}
 		for i := range tombstones {
+			r.shareText(&tombstones[i].Reason)
 			key, tomb := tombstones[i].tombstone()
 			state.Tombstones[key] = tomb
 		}
@@ -489,17 +490,21 @@ func (r *frameReader) put(state *fencing.State, kind byte, encoded []byte) error
 const mostKnown = 1 << 12
 
 // share has a holder use texts that others before it have, where they are equal.
-func (r *frameReader) share(h *stateHolder) {
+func (r *frameReader) share(h *stateHolding) {
+	for _, text := range []*string{&h.Holder.Mode, &h.Holder.Owner, &h.Gateway} {
+		r.shareText(text)
+	}
+}
+
+func (r *frameReader) shareText(text *string) {
 	if r.known == nil {
 		r.known = map[string]string{}
 	}
-	for _, text := range []*string{&h.Mode, &h.Owner} {
-		known, ok := r.known[*text]
-		switch {
-		case ok:
-			*text = known
-		case len(r.known) < mostKnown:
-			r.known[*text] = *text
-		}
+	known, ok := r.known[*text]
+	switch {
+	case ok:
+		*text = known
+	case len(r.known) < mostKnown:
+		r.known[*text] = *text
 	}
 }
