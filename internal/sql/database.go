@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"fencepost/internal/fencing"
+	"fencepost/internal/machine"
 )
 
 // database is a server of one kind, as what is said there.
@@ -92,6 +93,9 @@ type logged struct {
 	seq  uint64
 	id   int64
 	data []byte
+
+	decoded *machine.Decoded // once decode was called
+	unread  error
 }
 
 // entry is what a turn comes to.

@@ -1,7 +1,6 @@
 package sql
 
 import (
-	"bytes"
 	"context"
 	"crypto/rand"
 	"encoding/binary"
@@ -76,7 +75,7 @@ func (m *memory) follow(entries []logged, apply func(seq uint64, e *machine.Deco
 		if e.damaged() {
 			return unreadable{fmt.Errorf("entry %d of the log is not what was written: put back a backup of the database", e.seq)}
 		}
-		d, err := machine.Decode(e.data)
+		d, err := e.decode()
 		if err != nil {
 			return unreadable{m.Unread(e.seq, e.data, err)}
 		}
@@ -90,6 +89,14 @@ func (m *memory) follow(entries []logged, apply func(seq uint64, e *machine.Deco
 		m.grew(e)
 	}
 	return nil
+}
+
+// decode returns what an entry asks for. It does so once.
+func (e *logged) decode() (*machine.Decoded, error) {
+	if e.decoded == nil && e.unread == nil {
+		e.decoded, e.unread = machine.Decode(e.data)
+	}
+	return e.decoded, e.unread
 }
 
 // grew notes an entry that was carried out.
@@ -145,8 +152,11 @@ func loadOnce(ctx context.Context, conn connection, known mark, rules int, refus
 		return m, err
 	}
 	if seq > 0 {
-		restored, err := machine.Read(&chunkReader{ctx: ctx, conn: conn, seq: seq, chunks: chunks})
-		if err != nil {
+		var restored *machine.Restored
+		if err := fromSnapshot(ctx, conn, seq, chunks, func(from io.Reader) (err error) {
+			restored, err = machine.Read(from)
+			return err
+		}); err != nil {
 			return m, fmt.Errorf("the snapshot as of entry %d can't be read: %w", seq, err)
 		}
 		if err := m.Restore(restored); err != nil {
@@ -164,8 +174,7 @@ func loadOnce(ctx context.Context, conn connection, known mark, rules int, refus
 		_, err := m.Apply(seq, e, &machine.Telling{Quiet: true}, false)
 		return err
 	}
-	for {
-		b, err := conn.read(ctx, m.Applied())
+	for b, err := range ahead(logBehind(ctx, conn, m.Applied())) {
 		if err != nil {
 			return m, err
 		}
@@ -177,10 +186,8 @@ func loadOnce(ctx context.Context, conn connection, known mark, rules int, refus
 				m.sure = known
 			}
 		}
-		if !b.more {
-			return m, nil
-		}
 	}
+	return m, nil
 }
 
 // reload has memory be what the log leads to, after a turn that came to something else or where the log is another one: then this
@@ -240,35 +247,6 @@ func (s *Store) loadAnew(known mark) error {
 		s.memory = m
 	}
 	return err
-}
-
-// chunkReader reads a snapshot.
-type chunkReader struct {
-	ctx    context.Context
-	conn   connection
-	seq    uint64
-	chunks int
-	no     int // of the chunk that was read last
-	rest   bytes.Reader
-}
-
-// Read implements io.Reader.
-func (r *chunkReader) Read(p []byte) (int, error) {
-	for r.rest.Len() == 0 {
-		if r.no == r.chunks {
-			return 0, io.EOF
-		}
-		r.no++
-		chunk, err := r.conn.chunk(r.ctx, r.seq, r.no)
-		if err != nil {
-			return 0, err
-		}
-		if chunk == nil {
-			return 0, errGap
-		}
-		r.rest.Reset(chunk)
-	}
-	return r.rest.Read(p)
 }
 
 // noteLeases notes what the rows of leases have to follow. What is provisional has none: nobody was told of it.

@@ -87,7 +87,7 @@ func TestMySQLRefusals(t *testing.T) {
 	}
 	c := connect(t, sqltest.As(place.url, reader, secret))
 	if _, err = c.begin(t.Context(), 0, nil); err == nil { // MySQL refuses this already
-		err = c.commit(t.Context(), &entry{logged: logged{1, newID([]byte("entry")), []byte("entry")}})
+		err = c.commit(t.Context(), &entry{logged: logged{seq: 1, id: newID([]byte("entry")), data: []byte("entry")}})
 	}
 	if err == nil || !strings.Contains(err.Error(), "lacks rights") || errors.Is(err, errUndecided) {
 		t.Errorf("a turn of who may only read: %v", err)
@@ -158,7 +158,7 @@ func commitTurn(t testing.TB, c connection, seq uint64, tried, ended []fencing.T
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := c.commit(t.Context(), &entry{logged: logged{seq, newID([]byte("entry")), []byte("entry")}, ended: ended, changed: changed}); err != nil {
+	if err := c.commit(t.Context(), &entry{logged: logged{seq: seq, id: newID([]byte("entry")), data: []byte("entry")}, ended: ended, changed: changed}); err != nil {
 		t.Fatal(err)
 	}
 	return b.held
@@ -280,10 +280,10 @@ func TestStandingStillInATurn(t *testing.T) {
 		if took := time.Since(began); took < stall/2 {
 			t.Errorf("the next turn began after %s", took)
 		}
-		if err := first.commit(t.Context(), &entry{logged: logged{1, newID([]byte("late")), []byte("late")}}); !errors.Is(err, errUndecided) {
+		if err := first.commit(t.Context(), &entry{logged: logged{seq: 1, id: newID([]byte("late")), data: []byte("late")}}); !errors.Is(err, errUndecided) {
 			t.Errorf("the commit of who was thrown out: %v", err)
 		}
-		if err := second.commit(t.Context(), &entry{logged: logged{1, newID([]byte("in time")), []byte("in time")}}); err != nil {
+		if err := second.commit(t.Context(), &entry{logged: logged{seq: 1, id: newID([]byte("in time")), data: []byte("in time")}}); err != nil {
 			t.Error(err)
 		}
 		b, err := second.read(t.Context(), 0)
@@ -332,7 +332,7 @@ func TestRefusedCommit(t *testing.T) {
 		if _, err := c.begin(t.Context(), 0, nil); err != nil {
 			t.Fatal(err)
 		}
-		err := c.commit(t.Context(), &entry{logged: logged{1, newID([]byte("again")), []byte("again")}, ended: []fencing.Token{1}, changed: []row{someRow(2, "b")}})
+		err := c.commit(t.Context(), &entry{logged: logged{seq: 1, id: newID([]byte("again")), data: []byte("again")}, ended: []fencing.Token{1}, changed: []row{someRow(2, "b")}})
 		if err == nil || errors.Is(err, errUndecided) {
 			t.Errorf("a commit of a number that is taken: %v", err)
 		}
@@ -363,7 +363,7 @@ func TestCutOffCommit(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 		defer cancel()
-		if err := c.commit(ctx, &entry{logged: logged{2, newID([]byte("x")), []byte("x")}, ended: []fencing.Token{1}}); !errors.Is(err, errUndecided) {
+		if err := c.commit(ctx, &entry{logged: logged{seq: 2, id: newID([]byte("x")), data: []byte("x")}, ended: []fencing.Token{1}}); !errors.Is(err, errUndecided) {
 			t.Errorf("a commit that was cut off: %v", err)
 		}
 		if _, err := c.read(t.Context(), 0); err == nil {

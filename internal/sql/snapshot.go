@@ -13,7 +13,7 @@ import (
 
 const (
 	// snapshotAfter is how many bytes of entries are carried out before a snapshot takes their place: a gateway reads as much at its
-	// start, in a second or two.
+	// start, in two to three seconds where it and the database have a core each, beside the snapshot (200,000 held locks: three more).
 	snapshotAfter = 32 << 20
 
 	// claimFor is for how long nobody else writes a snapshot. Who does claims it again meanwhile.
@@ -168,7 +168,7 @@ func (s *Store) write(ctx context.Context, conn connection) (seq uint64, err err
 	if err := buffered.Flush(); err != nil {
 		return 0, err
 	}
-	if err := machine.Skim(&chunkReader{ctx: ctx, conn: conn, seq: w.seq, chunks: w.no}); err != nil {
+	if err := fromSnapshot(ctx, conn, w.seq, w.no, machine.Skim); err != nil {
 		return 0, fmt.Errorf("what was written can't be read: %w", err)
 	}
 	return w.seq, conn.finish(ctx, s.gateway, last, w.no)

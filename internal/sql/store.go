@@ -160,6 +160,8 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 		s.memory, err = load(ctx, s.conn, mark{}, &o)
 		if err != nil {
 			s.conn.close()
+		} else {
+			s.memory.GiveBack()
 		}
 	}
 	if err != nil {
