@@ -43,6 +43,13 @@ func TestMemoryOfLocks(t *testing.T) {
 			r := bare(ask(i))
 			return []fencing.Op{r, fencing.ReleaseRequest{Name: r.Name, Lease: r.Lease}}
 		}},
+		{"a name that was released five times", 5250, func(i int) (ops []fencing.Op) {
+			for range 5 {
+				r := bare(ask(i))
+				ops = append(ops, r, fencing.ReleaseRequest{Name: r.Name, Lease: r.Lease})
+			}
+			return ops
+		}},
 		{"a permit", 950, func(i int) []fencing.Op {
 			r := bare(ask(i))
 			r.Mode, r.Limit = fencing.ModeShared, 10
