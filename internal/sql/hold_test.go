@@ -87,7 +87,7 @@ func TestHoldWaitsForTurns(t *testing.T) {
 			t.Fatalf("turns are held off while there is one: %v", r.err)
 		default:
 		}
-		if err := under.commit(t.Context(), &entry{logged: logged{1, newID([]byte("entry")), []byte("entry")}}); err != nil {
+		if err := under.commit(t.Context(), &entry{logged: logged{seq: 1, id: newID([]byte("entry")), data: []byte("entry")}}); err != nil {
 			t.Fatal(err)
 		}
 		r := <-held
