@@ -3,6 +3,7 @@ package sql
 import (
 	"errors"
 	"slices"
+	"time"
 
 	"fencepost/internal/fencing"
 )
@@ -65,8 +66,7 @@ func (s *Store) apart(items []*item, cause error) error {
 		items[0].finish(refusedError(cause))
 		return nil
 	}
-	s.parts++
-	defer func() { s.parts-- }()
+	s.lastApart = time.Now()
 	half := len(items) / 2
 	first, second := slices.Clone(items[:half]), slices.Clone(items[half:])
 	if err := s.turn(first); err != nil {

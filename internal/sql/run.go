@@ -27,6 +27,9 @@ const (
 	// mostPadding bounds with how many bytes it is tried whether the database can be written to again.
 	mostPadding = 64 << 10
 
+	// joinAfter is for how long nothing joins a turn that was waited for when one was refused for what one item asks for.
+	joinAfter = 10 * time.Second
+
 	minPause = 20 * time.Millisecond
 	maxPause = time.Second
 )

@@ -100,8 +100,8 @@ type Store struct {
 	guarded    []*item    // those that a transaction keeps waiting
 	introduced bool       // the log says which version writes
 	failing    bool       // the last turn has failed
-	parts      int        // not 0: a refused turn is tried again in halves
 	unwritten  int        // bytes of one that has, and was to write something, and nothing was written since; 0: something was
+	lastApart  time.Time  // when a refused turn was last tried again in halves
 	arrives    bool       // the log is to say who serves
 	forgot     bool       // the log is to say that something was lost
 	lastFound  fencing.Instant

@@ -121,9 +121,10 @@ func (t *turn) carryOut() error {
 }
 
 // join takes up what was asked for while the turn was waited for: where many gateways write that is long, and the next turn as far away.
-// Nothing joins a turn behind one that has failed, nor a part of one that was refused: else the one at fault would never be alone.
+// Nothing joins a turn behind one that has failed, nor any soon after one that was refused for what one item asks for: else that would
+// never be alone, and each try is dear.
 func (t *turn) join() {
-	if !t.failing && t.parts == 0 {
+	if !t.failing && time.Since(t.lastApart) > joinAfter {
 		t.items = append(t.items, t.resting.refuse(t.queue.join(t.items))...)
 	}
 }
