@@ -77,6 +77,7 @@ func (p *postgres) connect(ctx context.Context) (connection, error) {
 type postgresConn struct {
 	*pgx.Conn
 	of     *postgres
+	direct bool   // no pooler is between: see prepare
 	warned bool   // the server has warned of something since this was last set: of a commit that waits for no standby any more
 	run    string // which run of which server it was that was asked last
 }
@@ -105,7 +106,9 @@ func (c *postgresConn) server(ctx context.Context, run string) (string, error) {
 
 func (c *postgresConn) checkSchema(ctx context.Context) error {
 	var is schemaIs
-	err := c.QueryRow(ctx, "select version, format from fencepost.store where id = 1").Scan(&is.version, &is.format)
+	var pid uint32
+	err := c.QueryRow(ctx, "select version, format, pg_backend_pid() from fencepost.store where id = 1").Scan(&is.version, &is.format, &pid)
+	c.direct = err == nil && pid == c.PgConn().PID() // a pooler names another, for who asks it to cancel something
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		return errNoSchema
@@ -115,11 +118,22 @@ func (c *postgresConn) checkSchema(ctx context.Context) error {
 	return is.check()
 }
 
+// The statements of a turn, and of a look: see prepare.
+const (
+	turnStatement   = "select at, run, held from fencepost.turn($1, $2)"
+	logStatement    = "select seq, id, case when seq > $1 then entry end from fencepost.log where seq >= $1 order by seq limit $2"
+	appendStatement = "select fencepost.append($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)"
+	lookStatement   = "select (extract(epoch from now()) * 1000000)::bigint, " + whichRun + " where (" + unlessHeld + ") is null" // now() is before the log is read at any isolation level
+)
+
 func (c *postgresConn) begin(ctx context.Context, after uint64, tried []fencing.Token) (*begun, error) {
+	if err := c.prepare(ctx, beginWriting, turnStatement, logStatement, appendStatement, "commit"); err != nil {
+		return nil, err
+	}
 	b := &begun{}
 	batch := &pgx.Batch{}
 	batch.Queue(beginWriting)
-	batch.Queue("select at, run, held from fencepost.turn($1, $2)", numbers(tried), int32(stall/time.Millisecond))
+	batch.Queue(turnStatement, numbers(tried), int32(stall/time.Millisecond))
 	queueLog(batch, after)
 	r := c.SendBatch(ctx, batch)
 	_, err := r.Exec()
@@ -142,7 +156,7 @@ func (c *postgresConn) begin(ctx context.Context, after uint64, tried []fencing.
 
 // queueLog asks for the entries from one on, and leaves out what is in the first one.
 func queueLog(batch *pgx.Batch, after uint64) {
-	batch.Queue("select seq, id, case when seq > $1 then entry end from fencepost.log where seq >= $1 order by seq limit $2", int64(after), int32(mostRead))
+	batch.Queue(logStatement, int64(after), int32(mostRead))
 }
 
 func (b *begun) readLog(r pgx.BatchResults) error {
@@ -170,7 +184,7 @@ func (c *postgresConn) try(ctx context.Context, tried []fencing.Token) ([]fencin
 
 func (c *postgresConn) commit(ctx context.Context, e *entry) error {
 	batch := &pgx.Batch{}
-	batch.Queue("select fencepost.append($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)", append([]any{int64(e.seq)}, c.arguments(e)...)...)
+	batch.Queue(appendStatement, append([]any{int64(e.seq)}, c.arguments(e)...)...)
 	batch.Queue("commit")
 	c.warned = false
 	r := c.SendBatch(ctx, batch)
@@ -214,30 +228,6 @@ func (c *postgresConn) committed(tag pgconn.CommandTag) error {
 	return nil
 }
 
-// alone implements lone.
-func (c *postgresConn) alone(ctx context.Context, e *entry, behind mark, now fencing.Instant, late time.Duration, tried []fencing.Token) (at fencing.Instant, done bool, err error) {
-	batch := &pgx.Batch{}
-	batch.Queue(beginWriting)
-	batch.Queue("select now, done from fencepost.turn_alone($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)",
-		append([]any{int64(behind.seq), behind.id, c.run, int64(now), late.Microseconds(), numbers(tried), int32(stall / time.Millisecond)}, c.arguments(e)...)...)
-	batch.Queue("commit")
-	c.warned = false
-	r := c.SendBatch(ctx, batch)
-	_, err = r.Exec()
-	err = standbyError(err)
-	if err == nil {
-		err = r.QueryRow().Scan(&at, &done)
-	}
-	var tag pgconn.CommandTag
-	if err == nil {
-		tag, err = r.Exec()
-	}
-	if err := errors.Join(err, r.Close()); err != nil {
-		return 0, false, undecidedUnlessRefused(err)
-	}
-	return at, done, c.committed(tag)
-}
-
 // undecidedUnlessRefused returns an error that wraps errUndecided, unless the server says that it has rolled the transaction back.
 func undecidedUnlessRefused(err error) error {
 	var refusal *pgconn.PgError
@@ -253,9 +243,12 @@ func (c *postgresConn) abandon(ctx context.Context) error {
 }
 
 func (c *postgresConn) read(ctx context.Context, after uint64) (*begun, error) {
+	if err := c.prepare(ctx, lookStatement, logStatement); err != nil {
+		return nil, err
+	}
 	b := &begun{}
 	batch := &pgx.Batch{}
-	batch.Queue("select (extract(epoch from now()) * 1000000)::bigint, " + whichRun + " where (" + unlessHeld + ") is null") // now() is before the log is read at any isolation level
+	batch.Queue(lookStatement)
 	queueLog(batch, after)
 	r := c.SendBatch(ctx, batch)
 	run := ""

@@ -55,18 +55,20 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     free bigint[];
+    was  text;
 begin
     if not pg_try_advisory_xact_lock_shared(7378424937699110771) then
         perform fencepost.held();
     end if;
-    perform set_config('lock_timeout', '5s', true),
-        set_config('idle_in_transaction_session_timeout', stall::text, true),
-        set_config('client_min_messages', 'warning', true), -- one warns of a commit that no standby has
-        set_config('enable_seqscan', 'off', true);
+    was := set_config('lock_timeout', '5s', true);
+    was := set_config('idle_in_transaction_session_timeout', stall::text, true);
+    was := set_config('client_min_messages', 'warning', true); -- one warns of a commit that no standby has
+    was := set_config('enable_seqscan', 'off', true);
+    was := set_config('plan_cache_mode', 'force_generic_plan', true); -- else most statements are planned anew each time
     if current_setting('synchronous_commit') = 'off' then
-        perform set_config('synchronous_commit', 'on', true);
+        was := set_config('synchronous_commit', 'on', true);
     end if;
-    perform 1 from fencepost.store where id = 1 for update;
+    perform from fencepost.store where id = 1 for update;
     if not found then
         raise exception 'the store has no row' using errcode = 'ZF500';
     end if;
@@ -106,27 +108,70 @@ begin
 end
 $$
 -- ;;
+-- What version 1 had.
+drop function if exists fencepost.turn_alone(bigint, bigint, text, bigint, bigint, bigint[], int, bigint, bytea, bigint[], bigint[], text[], text[], int[], text[], text[], bigint[], bigint[])
+-- ;;
 -- turn_alone is a turn in one statement: it writes an entry behind the one that is named, unless something is otherwise than the gateway
--- believes. The entry's instant is at; late is how many microseconds that may be before the clock, and less than 0 for any.
+-- believes: then it returns null, else the clock. The entry's instant is at; late is how many microseconds that may be before the clock, and less
+-- than 0 for any. It has as few statements as can be, and plans each of them once: a lone caller waits for little else.
 create or replace function fencepost.turn_alone(
-    last bigint, last_id bigint, believed text, at bigint, late bigint, tried bigint[], stall int, id bigint, entry bytea, ended bigint[],
-    tokens bigint[], names text[], leases text[], slots int[], modes text[], owners text[], acquired bigint[], expires bigint[],
-    out now bigint, out done boolean)
+    last bigint, last_id bigint, believed text, at bigint, late bigint, tried bigint[], id bigint, entry bytea, ended bigint[],
+    tokens bigint[], names text[], leases text[], slots int[], modes text[], owners text[], acquired bigint[], expires bigint[])
+returns bigint
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    t record;
+    clock bigint;
+    was   text;
 begin
-    select * from fencepost.turn(tried, stall) into t;
-    now := t.at;
-    done := t.run = believed and t.held = '{}'
-        and (late < 0 or now between turn_alone.at and turn_alone.at + late)
-        and (select l.id from fencepost.log l where l.seq = last) = last_id
-        and not exists (select from fencepost.log l where l.seq > last);
-    done := coalesce(done, false);
-    if done then
-        perform fencepost.append(last + 1, turn_alone.id, turn_alone.entry, ended, tokens, names, leases, slots, modes, owners, acquired, expires);
+    if not pg_try_advisory_xact_lock_shared(7378424937699110771) then
+        perform fencepost.held();
     end if;
+    was := set_config('lock_timeout', '5s', true);
+    was := set_config('client_min_messages', 'warning', true);
+    was := set_config('enable_seqscan', 'off', true);
+    was := set_config('plan_cache_mode', 'force_generic_plan', true);
+    if current_setting('synchronous_commit') = 'off' then
+        was := set_config('synchronous_commit', 'on', true);
+    end if;
+    perform from fencepost.store s where s.id = 1 for update;
+    if not found then
+        raise exception 'the store has no row' using errcode = 'ZF500';
+    end if;
+    clock := (extract(epoch from clock_timestamp()) * 1000000)::bigint;
+    if late >= 0 and clock not between turn_alone.at and turn_alone.at + late
+        or believed <> extract(epoch from pg_postmaster_start_time())::text || ' ' || left(pg_walfile_name(pg_current_wal_lsn()), 8) || '/' || 'fencepost.log'::regclass::oid
+    then
+        return null;
+    end if;
+    -- Nobody appends while the store is locked, and what is cut off is older: so nothing is behind last if the number after it is free.
+    if tried = '{}' then
+        insert into fencepost.log select last + 1, turn_alone.id, turn_alone.entry
+        from fencepost.log l where l.seq = last and l.id = last_id
+        on conflict do nothing;
+    else
+        with taken as materialized (
+            select l.token from fencepost.lease l where l.token = any(tried) for update skip locked
+        )
+        insert into fencepost.log select last + 1, turn_alone.id, turn_alone.entry
+        from fencepost.log l where l.seq = last and l.id = last_id
+            and not exists (select from fencepost.lease l where l.token = any(tried) and l.token <> all(array(select taken.token from taken)))
+        on conflict do nothing;
+    end if;
+    if not found then
+        return null;
+    end if;
+    if ended <> '{}' then
+        delete from fencepost.lease l where l.token = any(ended);
+    end if;
+    if tokens <> '{}' then
+        insert into fencepost.lease (token, name, lease, slot, mode, owner, acquired_at, expires_at)
+        select t, n, l, s, m, o, timestamptz 'epoch' + a * interval '1 microsecond', timestamptz 'epoch' + e * interval '1 microsecond'
+        from unnest(tokens, names, leases, slots, modes, owners, acquired, expires) as u(t, n, l, s, m, o, a, e)
+        on conflict (token) do update
+        set slot = excluded.slot, mode = excluded.mode, owner = excluded.owner, acquired_at = excluded.acquired_at, expires_at = excluded.expires_at;
+    end if;
+    return clock;
 end
 $$

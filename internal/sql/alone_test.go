@@ -1,0 +1,86 @@
+package sql
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"fencepost/internal/fencing"
+	"fencepost/internal/sql/sqltest"
+)
+
+// counted counts the turns of one message.
+type counted struct {
+	*postgresConn
+	alones *atomic.Int64
+}
+
+func (c counted) alone(ctx context.Context, e *entry, behind mark, now fencing.Instant, late time.Duration, tried []fencing.Token) (fencing.Instant, bool, error) {
+	at, done, err := c.postgresConn.alone(ctx, e, behind, now, late, tried)
+	if done {
+		c.alones.Add(1)
+	}
+	return at, done, err
+}
+
+// What a caller asks for is one message where no other gateway writes: the function does what the two messages do.
+func TestAloneIsOneMessage(t *testing.T) {
+	t.Parallel()
+	server := sqltest.Postgres(t)
+	var alones atomic.Int64
+	o := Options{URL: initialised(t, server.Database(t)), Logger: testLog(t), aloneAfter: time.Nanosecond}
+	o.wrap = func(db database) database {
+		return changed{db, func(c *postgresConn) connection { return counted{c, &alones} }}
+	}
+	a := openGateway(t, o)
+	i := 0
+	isOne := func(what string, do func(fencing.AcquireRequest)) {
+		t.Helper()
+		await(t, what+" is one message", func() bool { // a machine that stands still for 50 ms has it be two
+			i++
+			r := request(fencing.Name(fmt.Sprint("a/", i)), time.Minute)
+			if what != "an acquire" {
+				mustDo(t, a, r)
+			}
+			before := alones.Load()
+			do(r)
+			return alones.Load() > before
+		})
+	}
+	isOne("an acquire", func(r fencing.AcquireRequest) { mustDo(t, a, r) })
+	isOne("a renewal", func(r fencing.AcquireRequest) { mustDo(t, a, fencing.RenewRequest{Name: r.Name, Lease: r.Lease}) })
+	isOne("a release", func(r fencing.AcquireRequest) { mustDo(t, a, fencing.ReleaseRequest{Name: r.Name, Lease: r.Lease}) })
+}
+
+// Statements are prepared on a connection to the server itself, and on none to a pooler that gives each transaction another one.
+func TestPreparedWhereDirect(t *testing.T) {
+	t.Parallel()
+	server := sqltest.Postgres(t)
+	for _, of := range []struct {
+		server *sqltest.Server
+		direct bool
+	}{{server, true}, {sqltest.StartPgBouncer(t, server), false}} {
+		db, err := newDatabase(initialised(t, of.server.Database(t)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		conn, err := db.connect(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.close()
+		if _, err := conn.read(t.Context(), 0); err != nil {
+			t.Fatal(err)
+		}
+		prepared := 0
+		c := conn.(*postgresConn)
+		if err := c.QueryRow(t.Context(), "select count(*) from pg_prepared_statements").Scan(&prepared); err != nil {
+			t.Fatal(err)
+		}
+		if c.direct != of.direct || prepared > 0 != of.direct {
+			t.Errorf("direct is %v, and %d statements are prepared; want %v", c.direct, prepared, of.direct)
+		}
+	}
+}
