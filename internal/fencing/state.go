@@ -164,6 +164,11 @@ func (r *Record) forgotten(now Instant) bool {
 	if !r.Queue.Empty() || r.Holders.Unconfirmed() {
 		return false
 	}
+	return r.outdated(now)
+}
+
+// outdated reports whether the last of the leases, those included that nobody has noticed to be over, ended ForgetAfter before now.
+func (r *Record) outdated(now Instant) bool {
 	return max(r.ForgetAt, r.Holders.lastEnd().Add(ForgetAfter)) <= now
 }
 

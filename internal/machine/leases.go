@@ -1,10 +1,6 @@
 package machine
 
-import (
-	"slices"
-
-	"fencepost/internal/fencing"
-)
+import "fencepost/internal/fencing"
 
 // What follows is for a store that keeps the leases in a place of its own beside the log.
 
@@ -71,51 +67,4 @@ func tokenOf(r *fencing.Record, lease fencing.LeasePublic) fencing.Token {
 		return h.Token
 	}
 	return 0
-}
-
-// MayEnd returns the tokens of firm leases that an operation may end at now: those on its name whose time is over, or is perhaps when
-// what clocks that differed have set is put right; and the one that it comes with or means, if it is over or let go.
-func (m *Machine) MayEnd(op fencing.Op, now fencing.Instant) (tokens []fencing.Token) {
-	r := m.state.Records[op.LockName()]
-	if r == nil || r.Holders.Len() == 0 || fencing.OnlyLooks(op) && !m.Doubtful(op.LockName()) {
-		return nil
-	}
-	for _, h := range r.Holders.Over(now) {
-		tokens = append(tokens, h.Token)
-	}
-	if r.Doubtful() {
-		for h := range r.Holders.All() {
-			if !h.Provisional && h.SentAt != 0 && h.Live(now) {
-				tokens = append(tokens, h.Token)
-			}
-		}
-	}
-	if own := m.Ends(op, now); own != 0 && !slices.Contains(tokens, own) {
-		tokens = append(tokens, own)
-	}
-	return tokens
-}
-
-// Ends returns the token of the firm lease that an operation is about, if it ends that: it lets go of it, or its time is over; 0 if
-// there is none. A doubtful one counts as over.
-func (m *Machine) Ends(op fencing.Op, now fencing.Instant) fencing.Token {
-	r := m.state.Records[op.LockName()]
-	if r == nil {
-		return 0
-	}
-	h, found := r.Holders.Find(op.LockLease().Public())
-	ends := false
-	switch op := op.(type) {
-	case fencing.ReleaseRequest:
-		ends = op.Hold < 2 && op.Linger == 0
-	case fencing.TakeBackRequest:
-		ends = true
-	case fencing.BreakRequest:
-		h, found = r.Holders.WithToken(op.Token)
-		ends = op.Notice == 0
-	}
-	if !found || h.Provisional || !ends && h.Live(now) && h.SentAt == 0 {
-		return 0
-	}
-	return h.Token
 }

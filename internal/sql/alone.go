@@ -86,7 +86,7 @@ func (t *turn) alone(ctx context.Context) (done bool, err error) {
 	return true, nil
 }
 
-// plan puts together what the items have done, and returns which leases that may end.
+// plan puts together what the items have done, and returns which leases may yield something by that.
 func (t *turn) plan() (all []carried, ops []fencing.Op, tried []fencing.Token) {
 	t.mu.Lock() // what is found due too early is corrected
 	defer t.mu.Unlock()
@@ -97,7 +97,7 @@ func (t *turn) plan() (all []carried, ops []fencing.Op, tried []fencing.Token) {
 			if op.op != nil {
 				ops = append(ops, op.op)
 			}
-			tried = append(tried, op.mayEnd(t.memory.Machine, t.now)...)
+			tried = append(tried, op.mayYield(t.memory.Machine, t.now)...)
 		}
 		all = append(all, carried{it, from, len(t.ops)})
 	}

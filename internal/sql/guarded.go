@@ -9,16 +9,16 @@ import (
 	"fencepost/internal/machine"
 )
 
-// A transaction of a user that guards a lease has its row locked, which a turn would have to wait for if it ended that lease. So a turn
-// ends only leases whose rows it has tried and got. What is about a lease that is guarded, and would end it, waits for a later
-// turn; a lease that is guarded and over is kept by everything else that is done on its name.
+// A transaction of a user that guards a lease has its row locked, so that nobody else gets what the lease has. A turn has a lease yield
+// something, as fencing.State.Yields lists it, only if it has tried its row and got it. What is about a lease that is guarded, and would
+// have it yield something, waits for a later turn; a lease that is guarded and over is kept by everything else that is done on its name.
 
-// try locks the rows of those leases that operations may end and that were not tried: those that only what others have done shows, and
-// those that have run out since.
+// try locks the rows of those leases of which operations may have something be yielded and that were not tried: those that only what others
+// have done shows, and those that have run out since.
 func (t *turn) try(ctx context.Context, ops []operation) error {
 	var more []fencing.Token
 	for i := range ops {
-		for _, token := range ops[i].mayEnd(t.memory.Machine, t.now) {
+		for _, token := range ops[i].mayYield(t.memory.Machine, t.now) {
 			if !t.tried[token] {
 				t.tried[token] = true
 				more = append(more, token)
@@ -35,7 +35,8 @@ func (t *turn) try(ctx context.Context, ops []operation) error {
 	return err
 }
 
-// stuck returns the names of operations on which something is over, and all of that is guarded: to attend to them does nothing.
+// stuck returns the names of operations on which something is over, and all of that is guarded: to attend to them does nothing. It puts
+// right what was written while the clocks differed, whatever is guarded. What would be forgotten with its name stays.
 func (t *turn) stuck(ops []operation) map[fencing.Name]bool {
 	names := map[fencing.Name]bool{}
 	if len(t.held) == 0 {
@@ -43,8 +44,9 @@ func (t *turn) stuck(ops []operation) map[fencing.Name]bool {
 	}
 	for i := range ops {
 		if op, attends := ops[i].op.(fencing.ExpireRequest); attends {
-			over := t.memory.MayEnd(op, t.now)
-			if len(over) > 0 && !slices.ContainsFunc(over, func(token fencing.Token) bool { return !t.held[token] }) {
+			over := ops[i].mayYield(t.memory.Machine, t.now)
+			all := len(over) > 0 && !slices.ContainsFunc(over, func(token fencing.Token) bool { return !t.held[token] })
+			if all && !t.memory.Doubtful(op.Name) || t.yields(ops[i]) {
 				names[op.Name] = true
 			}
 		}
@@ -52,11 +54,10 @@ func (t *turn) stuck(ops []operation) map[fencing.Name]bool {
 	return names
 }
 
-// waits reports whether an operation would end a lease that is guarded.
-func (t *turn) waits(ops []operation) bool {
-	return len(t.held) > 0 && slices.ContainsFunc(ops, func(o operation) bool {
-		return o.op != nil && t.held[t.memory.Ends(o.op, t.now)]
-	})
+// yields reports whether an operation would have a lease that is guarded yield something.
+func (t *turn) yields(o operation) bool {
+	return len(t.held) > 0 && o.op != nil &&
+		slices.ContainsFunc(t.memory.State().Yields(t.now, t.batch.Sent != 0, o.op), func(token fencing.Token) bool { return t.held[token] })
 }
 
 // isLost answers what comes with a lease that is over: it has ended for its holder, though it is not handed on yet. While the clocks differ

@@ -193,10 +193,10 @@ func (s *Store) await(ctx context.Context, it *item) error {
 	}
 }
 
-// guardedError is CodeUnavailable: what is to end the lease has to wait.
+// guardedError is CodeUnavailable: what would have the lease yield something has to wait.
 var guardedError = &fencing.Error{
 	Code: fencing.CodeUnavailable, RetryAfter: time.Second,
-	Detail: "a database transaction that checked the lease is still open, and the lease ends after it; the outcome is unknown",
+	Detail: "a database transaction that checked the lease is still open, and nobody else is to get what the lease has before that ends; the outcome is unknown",
 }
 
 // view returns what see finds in memory when that has all that was committed before the call.

@@ -3,6 +3,7 @@ package sql
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"fencepost/internal/fencing"
@@ -27,7 +28,7 @@ type turn struct {
 	tellings []*machine.Telling // of entries in the log that nobody was told of yet
 }
 
-// estimate finds out whether there is something to do, and which leases may end.
+// estimate finds out whether there is something to do, and which leases may yield something.
 func (t *turn) estimate() {
 	t.mu.Lock() // what is found due too early is corrected
 	defer t.mu.Unlock()
@@ -40,7 +41,7 @@ func (t *turn) estimate() {
 		t.writes = t.writes || it.locks
 		for _, op := range it.operations(m, now, nil) {
 			t.writes = true
-			for _, token := range op.mayEnd(m, now) {
+			for _, token := range op.mayYield(m, now) {
 				t.tried[token] = true
 			}
 		}
@@ -63,11 +64,11 @@ func (it *item) operations(m *machine.Machine, now fencing.Instant, guarded map[
 	return it.ops
 }
 
-func (o *operation) mayEnd(m *machine.Machine, now fencing.Instant) []fencing.Token {
+func (o *operation) mayYield(m *machine.Machine, now fencing.Instant) []fencing.Token {
 	if o.op == nil {
 		return nil
 	}
-	return m.MayEnd(o.op, now)
+	return m.State().MayYield(now, o.op)
 }
 
 // carryOut asks the database, carries out what others have done and then the items, and tells what came of them. After an error
@@ -258,8 +259,8 @@ type carried struct {
 	from, to int
 }
 
-// choose puts together what the turn does: first what the store itself has to do. Of the items those wait that would end a lease
-// which a transaction guards.
+// choose puts together what the turn does: first what the store itself has to do. Of the items those wait that would have a lease which a
+// transaction guards yield something.
 func (t *turn) choose(ctx context.Context) ([]carried, error) {
 	own := t.own()
 	first := append(t.allOperations(nil), own...)
@@ -284,7 +285,9 @@ func (t *turn) choose(ctx context.Context) ([]carried, error) {
 		if it.due != nil && t.batch.Sent != 0 && !it.beats { // nothing is judged by the time while the clocks differ
 			ops = nil
 		}
-		if t.waits(ops) {
+		if it.due != nil {
+			ops = slices.DeleteFunc(ops, t.yields)
+		} else if slices.ContainsFunc(ops, t.yields) {
 			if !t.isLost(it) {
 				it.waits.Store(true)
 				t.guarded = append(t.guarded, it)
