@@ -94,7 +94,7 @@ var causes = []struct {
 		b.do("update " + in + " set version = version - 1")
 		b.cut()
 		return func() { b.do("update " + in + " set version = version + 1") }
-	}, "of an older version", "gateway store init of this version"},
+	}, "of an older version", "gateway store init of this version, with -role"},
 	{"without a right", kindPostgres, func(b *broken) func() {
 		b.do("revoke insert on fencepost.log from {USER}")
 		return func() { b.do("grant insert on fencepost.log to {USER}") }

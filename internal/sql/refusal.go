@@ -61,19 +61,28 @@ func (s *Store) apart(items []*item, cause error) error {
 		s.conn.close()
 		s.conn = nil
 	}
-	if len(items) == 1 {
+	items = slices.DeleteFunc(slices.Clone(items), func(it *item) bool {
+		gone := it.gone()
+		if gone {
+			it.finish(fencing.Unavailable(cause))
+		}
+		return gone
+	})
+	switch len(items) {
+	case 0:
+		return nil
+	case 1:
 		s.log.Warn("the database refuses a request", "error", cause)
 		items[0].finish(refusedError(cause))
 		return nil
 	}
 	s.lastApart = time.Now()
 	half := len(items) / 2
-	first, second := slices.Clone(items[:half]), slices.Clone(items[half:])
-	if err := s.turn(first); err != nil {
-		s.queue.putBack(second)
+	if err := s.turn(slices.Clone(items[:half])); err != nil { // what a turn adds to its items would overwrite the others
+		s.tryLater(items[half:], err)
 		return err
 	}
-	return s.turn(second)
+	return s.turn(items[half:])
 }
 
 // refusedError is what is answered to a request that the database refuses.

@@ -180,6 +180,14 @@ func (s *Store) turn(items []*item) error {
 		s.conn.close()
 		s.conn = nil
 	}
+	s.tryLater(t.items, err)
+	s.outage(err)
+	return err
+}
+
+// tryLater has items wait for the next turn after one that has failed, but for those that wait no longer or were refused too often. After
+// the last turn none waits.
+func (s *Store) tryLater(items []*item, err error) {
 	closing := false
 	select {
 	case <-s.closing:
@@ -189,7 +197,7 @@ func (s *Store) turn(items []*item) error {
 	var refusal refused
 	isRefused := errors.As(err, &refusal)
 	var again []*item
-	for _, it := range t.items {
+	for _, it := range items {
 		if isRefused {
 			it.refusals++
 		}
@@ -200,8 +208,6 @@ func (s *Store) turn(items []*item) error {
 		again = append(again, it)
 	}
 	s.queue.putBack(again)
-	s.outage(err)
-	return err
 }
 
 // noteWaits notes that somebody waits here, or has a stream.

@@ -40,7 +40,7 @@ func (s schemaIs) check() error {
 	case s.isNewer():
 		return cause{"the tables in the database are of a newer version of the gateway", "start that one"}.fault(are)
 	case s.version < schemaVersion || s.format < machine.Format:
-		return cause{"the tables in the database are of an older version of the gateway", "stop all gateways, then run gateway store init of this version"}.fault(are)
+		return cause{"the tables in the database are of an older version of the gateway", "stop all gateways, then run gateway store init of this version, with -role and the gateways' user"}.fault(are)
 	}
 	return nil
 }
