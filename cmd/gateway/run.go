@@ -122,6 +122,9 @@ func serve(ctx context.Context, cfg config, logs logs) (err error) {
 	if len(opened.nodes) > 0 || opened.database != nil {
 		observe.RegisterLosses(reg, opened.losses)
 	}
+	if opened.database != nil {
+		observe.RegisterTurnsEnded(reg, opened.database.TurnsEnded)
+	}
 	if opened.panics != nil {
 		observe.RegisterPanics(reg, opened.panics)
 	}

@@ -79,6 +79,14 @@ func RegisterLosses(reg prometheus.Registerer, losses func() int64) {
 	}, func() float64 { return float64(losses()) }))
 }
 
+// RegisterTurnsEnded registers how many sessions in a database were ended.
+func RegisterTurnsEnded(reg prometheus.Registerer, ended func() int64) {
+	reg.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
+		Name: "fencepost_store_turns_ended_total",
+		Help: "Sessions in the database that this gateway ended because another gateway stood still in its turn and kept all others waiting.",
+	}, func() float64 { return float64(ended()) }))
+}
+
 // RegisterPanics registers how many operations could not be carried out, for they panicked.
 func RegisterPanics(reg prometheus.Registerer, panics func() int64) {
 	reg.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{

@@ -147,10 +147,14 @@ func TestPoolAndBuild(t *testing.T) {
 	RegisterPool(reg, func() Pool { return Pool{Hits: 7, Total: 3, Idle: 2} })
 	RegisterLosses(reg, func() int64 { return 64 })
 	RegisterPanics(reg, func() int64 { return 2 })
+	RegisterTurnsEnded(reg, func() int64 { return 5 })
 	expect(t, reg, `
 # HELP fencepost_store_panics_total Operations that could not be carried out because of a fault of the gateway; its log has each of them.
 # TYPE fencepost_store_panics_total counter
 fencepost_store_panics_total 2
+# HELP fencepost_store_turns_ended_total Sessions in the database that this gateway ended because another gateway stood still in its turn and kept all others waiting.
+# TYPE fencepost_store_turns_ended_total counter
+fencepost_store_turns_ended_total 5
 # HELP fencepost_store_losses_total Times that this gateway found a part of the store that may have lost leases; every restart or fail-over counts, even if nothing was lost.
 # TYPE fencepost_store_losses_total counter
 fencepost_store_losses_total 64
@@ -163,7 +167,7 @@ fencepost_store_pool_hits_total 7
 # HELP fencepost_store_pool_idle_connections Idle connections in the pool.
 # TYPE fencepost_store_pool_idle_connections gauge
 fencepost_store_pool_idle_connections 2
-`, "fencepost_store_panics_total", "fencepost_store_losses_total", "fencepost_build_info", "fencepost_store_pool_hits_total", "fencepost_store_pool_idle_connections")
+`, "fencepost_store_panics_total", "fencepost_store_turns_ended_total", "fencepost_store_losses_total", "fencepost_build_info", "fencepost_store_pool_hits_total", "fencepost_store_pool_idle_connections")
 }
 
 // histogram returns the observations of a histogram, over all its labels.

@@ -60,7 +60,11 @@ func (t *turn) alone(ctx context.Context) (done bool, err error) {
 	if t.options.now != nil {
 		late = -time.Second
 	}
-	at, done, err := conn.alone(ctx, e, t.memory.sure, now, late, tried)
+	var at fencing.Instant
+	done, err = awaitTurn(t.Store, func() (done bool, err error) {
+		at, done, err = conn.alone(ctx, e, t.memory.sure, now, late, tried)
+		return done, err
+	})
 	switch {
 	case errors.Is(err, errUndecided):
 	case err != nil:

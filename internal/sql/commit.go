@@ -44,14 +44,8 @@ func (t *turn) decided(err error) error {
 	return err
 }
 
-func (t *turn) tryCommit(e *entry) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.ctx), messageTimeout)
-	defer cancel()
-	return t.conn.commit(ctx, e)
-}
-
 // find begins another turn, and reports whether what was carried out is in the log. If so, what others have done since is carried out
-// as well.
+// as well, as far as it can be before the turn.
 func (t *turn) find() (there bool, err error) {
 	if t.conn != nil {
 		t.conn.close()
@@ -60,16 +54,22 @@ func (t *turn) find() (there bool, err error) {
 		t.conn = nil
 		return false, err
 	}
-	ctx, cancel := context.WithTimeout(t.ctx, messageTimeout)
-	defer cancel()
-	b, err := t.conn.begin(ctx, t.memory.Applied(), nil)
+	b, err := t.conn.read(t.ctx, t.memory.Applied())
+	if err == nil {
+		err = t.follow(b)
+	}
+	if err == nil || errors.Is(err, errGap) { // it may come yet
+		b, err = awaitTurn(t.Store, func() (*begun, error) { return t.conn.begin(t.ctx, t.memory.Applied(), nil) })
+	} else if !errors.Is(err, errOther) {
+		return true, err
+	}
 	if err == nil {
 		if t.options.server != nil {
 			b.server = t.options.server(b.server)
 		}
 		t.lastFound = b.now
 		t.noteServer(b.server)
-		err = t.follow(ctx, b)
+		err = t.follow(b)
 	}
 	if errors.Is(err, errOther) || errors.Is(err, errGap) {
 		return false, nil
@@ -86,7 +86,7 @@ func (t *turn) confirm() error {
 	if err != nil {
 		return err
 	}
-	if err := t.tryCommit(e); err != nil {
+	if err := t.conn.commit(t.ctx, e); err != nil {
 		return fmt.Errorf("%w: %w", errUndecided, err) // and what was found is perhaps not at a standby
 	}
 	if err := t.applied(e.seq, d); err != nil {

@@ -73,6 +73,12 @@ type connection interface {
 	// tries writes as much as a turn may, and takes it back.
 	tries(context.Context) error
 
+	// holders returns the sessions that have the store locked, as far as the user may know of them.
+	holders(context.Context) ([]holder, error)
+
+	// end ends one that is a turn, and reports whether it was there still.
+	end(context.Context, holder) (bool, error)
+
 	// examine looks at how the server is set up. Skew and quarantine are judged by others.
 	examine(context.Context) ([]fencing.Finding, error)
 
@@ -116,5 +122,18 @@ type row struct {
 // errUndecided is wrapped by the error of a commit of which it is not known whether it has happened.
 var errUndecided = errors.New("the database did not report the outcome of a commit")
 
-// mostRead bounds how many entries one message reads: each has at most some hundred KB.
-const mostRead = 64
+// What bounds how many entries one message reads: their number, and how many bytes they have, but for the first one, which is read
+// whatever it has. A turn reads as much as the network takes from a server whose gateway stands still.
+const (
+	mostRead  = 64
+	readBytes = 1 << 20
+	turnBytes = 64 << 10
+)
+
+// add adds an entry. One without its data is left for the next message, and what follows it.
+func (b *begun) add(e logged, after uint64) {
+	if b.more = b.more || e.seq > after && e.data == nil; !b.more {
+		b.entries = append(b.entries, e)
+	}
+	b.more = b.more || len(b.entries) == mostRead
+}

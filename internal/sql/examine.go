@@ -41,7 +41,11 @@ func Examine(ctx context.Context, o Options) (Condition, error) {
 	connect := func() (connection, error) {
 		ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 		defer cancel()
-		return db.connect(ctx)
+		conn, err := db.connect(ctx)
+		if err != nil {
+			return nil, err
+		}
+		return within(conn), nil
 	}
 	conn, err := connect()
 	if err != nil {
@@ -68,6 +72,9 @@ func Examine(ctx context.Context, o Options) (Condition, error) {
 		return Condition{}, err
 	} else {
 		defer conn.close()
+		if all, err := conn.holders(ctx); err == nil && errors.Is(c.Unable, errLocked) && len(all) > 0 {
+			c.Unable = lockedBy(c.Unable, *inWords(all))
+		}
 	}
 	c.Findings, err = examine(ctx, conn, &o, inUse)
 	if c.Unable == nil && err == nil {

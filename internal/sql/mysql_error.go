@@ -41,7 +41,7 @@ func mysqlError(err error) error {
 	case errors.As(err, &refusal) && mysqlLost[refusal.Number]:
 		return fmt.Errorf("the database has ended a transaction, or the connection: %w", err)
 	case errors.As(err, &refusal) && refusal.Number == 1205:
-		return refused{fmt.Errorf("something else than this gateway has locked the store in the database for too long: another gateway's turn, or a transaction of a person: %w", err), mysqlRefusals[refusal.Number]}
+		return fmt.Errorf("%w (%w)", errLocked, err)
 	case errors.As(err, &refusal):
 		return mysqlSays(refusal)
 	case errors.Is(err, driver.ErrSkip):

@@ -34,26 +34,28 @@ func (b *begun) readServer(row []driver.Value) error {
 	return readHold(row[3])
 }
 
-// logFrom asks for the entries from one on, and leaves out what is in the first one.
-func logFrom(after uint64) string {
-	return fmt.Sprintf("select seq, id, if(seq > %d, entry, null) from log where seq >= %d order by seq limit %d", after, after, mostRead)
+// logFrom asks for the entries from one on, and leaves out what is in the first one, and in those that are too much.
+func logFrom(after uint64, bytes int) string {
+	return fmt.Sprintf("set @size = 0; select seq, id, if(seq - 1 = %d or seq > %[1]d and (@size := @size + length(entry)) <= %d, entry, null) from log where seq >= %[1]d order by seq limit %d",
+		after, bytes, mostRead)
 }
 
-func (b *begun) readEntry(row []driver.Value) error {
-	e := logged{seq: uint64(number(row[0])), id: number(row[1])}
-	if data, is := row[2].([]byte); is {
-		e.data = bytes.Clone(data)
+func (b *begun) readEntry(after uint64) func(row []driver.Value) error {
+	return func(row []driver.Value) error {
+		e := logged{seq: uint64(number(row[0])), id: number(row[1])}
+		if data, is := row[2].([]byte); is {
+			e.data = bytes.Clone(data)
+		}
+		b.add(e, after)
+		return nil
 	}
-	b.entries = append(b.entries, e)
-	b.more = len(b.entries) == mostRead
-	return nil
 }
 
 func (c *mysqlConn) begin(ctx context.Context, after uint64, tried []fencing.Token) (*begun, error) {
 	b := &begun{}
 	found := errNoSchema
 	var tries tries
-	statements := "start transaction;" + c.bound + "select id from store where id = 1 for update;"
+	statements := "start transaction;" + c.bound + "select id from store where id = 1 for update;" + lockTurn
 	readers := []func([]driver.Value) error{func([]driver.Value) error {
 		found = nil
 		return nil
@@ -62,7 +64,7 @@ func (c *mysqlConn) begin(ctx context.Context, after uint64, tried []fencing.Tok
 		statements += tries.statements(tried)
 		readers = append(readers, tries.readFree, tries.readThere)
 	}
-	err := c.ask(ctx, statements+serverNow+logFrom(after), nil, append(readers, b.readServer, b.readEntry)...)
+	err := c.ask(ctx, statements+serverNow+logFrom(after, turnBytes), nil, append(readers, b.readServer, b.readEntry(after))...)
 	if err == nil {
 		err = found
 	}
@@ -113,7 +115,7 @@ func (c *mysqlConn) try(ctx context.Context, tried []fencing.Token) ([]fencing.T
 func (c *mysqlConn) commit(ctx context.Context, e *entry) error {
 	committing := false
 	s := changes(e)
-	err := c.ask(ctx, c.unbound+s.String()+"select 1; commit", s.args, func([]driver.Value) error {
+	err := c.ask(ctx, c.unbound+s.String()+releaseTurn+"select 1; commit", s.args, func([]driver.Value) error {
 		committing = true
 		return nil
 	})
@@ -221,11 +223,13 @@ func with(table string, tokens []fencing.Token) string {
 	return fmt.Sprintf("from json_table('[%s]', '$[*]' columns (token bigint path '$')) as these straight_join %s as l force index (primary) on l.token = these.token", strings.Join(list, ","), table)
 }
 
-func (c *mysqlConn) abandon(ctx context.Context) error { return c.ask(ctx, c.unbound+"rollback", nil) }
+func (c *mysqlConn) abandon(ctx context.Context) error {
+	return c.ask(ctx, c.unbound+releaseTurn+"rollback", nil)
+}
 
 func (c *mysqlConn) read(ctx context.Context, after uint64) (*begun, error) {
 	b := &begun{}
-	if err := c.ask(ctx, serverNow+logFrom(after), nil, b.readServer, b.readEntry); err != nil {
+	if err := c.ask(ctx, serverNow+logFrom(after, readBytes), nil, b.readServer, b.readEntry(after)); err != nil {
 		return nil, err
 	}
 	return b, nil

@@ -18,6 +18,7 @@ import (
 // postgres is a PostgreSQL, or what speaks as one.
 type postgres struct {
 	config *pgx.ConnConfig
+	hosts  hosts
 
 	mu      sync.Mutex
 	servers map[string]string // which server a run is of
@@ -59,10 +60,12 @@ func (p *postgres) connect(ctx context.Context) (connection, error) {
 	c := &postgresConn{of: p}
 	config := p.config.Copy()
 	config.OnNotice = func(_ *pgconn.PgConn, n *pgconn.Notice) { c.warned = c.warned || n.SeverityUnlocalized == "WARNING" }
+	connected := p.hosts.order(config)
 	var err error
 	if c.Conn, err = pgx.ConnectConfig(ctx, config); err != nil {
 		return nil, postgresError(err)
 	}
+	connected(c.Conn)
 	err = c.checkHold(ctx)
 	if err == nil {
 		err = c.checkSchema(ctx)
@@ -107,7 +110,7 @@ func (c *postgresConn) server(ctx context.Context, run string) (string, error) {
 func (c *postgresConn) checkSchema(ctx context.Context) error {
 	var is schemaIs
 	var pid uint32
-	err := c.QueryRow(ctx, "select version, format, pg_backend_pid() from fencepost.store where id = 1").Scan(&is.version, &is.format, &pid)
+	err := c.QueryRow(ctx, "select version, format, pg_backend_pid(), "+boundSession+" from fencepost.store where id = 1", int32(c.PgConn().PID())).Scan(&is.version, &is.format, &pid, nil)
 	c.direct = err == nil && pid == c.PgConn().PID() // a pooler names another, for who asks it to cancel something
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
@@ -120,8 +123,9 @@ func (c *postgresConn) checkSchema(ctx context.Context) error {
 
 // The statements of a turn, and of a look: see prepare.
 const (
-	turnStatement   = "select at, run, held from fencepost.turn($1, $2)"
-	logStatement    = "select seq, id, case when seq > $1 then entry end from fencepost.log where seq >= $1 order by seq limit $2"
+	turnStatement = "select at, run, held from fencepost.turn($1, $2)"
+	logStatement  = `select seq, id, case when seq - 1 = $1 or seq > $1 and sum(octet_length(entry)) filter (where seq > $1) over (order by seq) <= $3 then entry end
+		from (select * from fencepost.log where seq >= $1 order by seq limit $2) l`
 	appendStatement = "select fencepost.append($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)"
 	lookStatement   = "select (extract(epoch from now()) * 1000000)::bigint, " + whichRun + " where (" + unlessHeld + ") is null" // now() is before the log is read at any isolation level
 )
@@ -134,7 +138,7 @@ func (c *postgresConn) begin(ctx context.Context, after uint64, tried []fencing.
 	batch := &pgx.Batch{}
 	batch.Queue(beginWriting)
 	batch.Queue(turnStatement, numbers(tried), int32(stall/time.Millisecond))
-	queueLog(batch, after)
+	queueLog(batch, after, turnBytes)
 	r := c.SendBatch(ctx, batch)
 	_, err := r.Exec()
 	err = standbyError(err)
@@ -145,7 +149,7 @@ func (c *postgresConn) begin(ctx context.Context, after uint64, tried []fencing.
 		b.held = tokens(held)
 	}
 	if err == nil {
-		err = b.readLog(r)
+		err = b.readLog(r, after)
 	}
 	if err := errors.Join(err, r.Close()); err != nil {
 		return nil, postgresError(err)
@@ -154,12 +158,12 @@ func (c *postgresConn) begin(ctx context.Context, after uint64, tried []fencing.
 	return b, err
 }
 
-// queueLog asks for the entries from one on, and leaves out what is in the first one.
-func queueLog(batch *pgx.Batch, after uint64) {
-	batch.Queue(logStatement, int64(after), int32(mostRead))
+// queueLog asks for the entries from one on, and leaves out what is in the first one, and in those that are too much.
+func queueLog(batch *pgx.Batch, after uint64, bytes int) {
+	batch.Queue(logStatement, int64(after), int32(mostRead), int32(bytes))
 }
 
-func (b *begun) readLog(r pgx.BatchResults) error {
+func (b *begun) readLog(r pgx.BatchResults, after uint64) error {
 	rows, err := r.Query()
 	if err != nil {
 		return err
@@ -170,9 +174,8 @@ func (b *begun) readLog(r pgx.BatchResults) error {
 		if err := rows.Scan(&e.seq, &e.id, (*octets)(&e.data)); err != nil {
 			return err
 		}
-		b.entries = append(b.entries, e)
+		b.add(e, after)
 	}
-	b.more = len(b.entries) == mostRead
 	return rows.Err()
 }
 
@@ -249,12 +252,12 @@ func (c *postgresConn) read(ctx context.Context, after uint64) (*begun, error) {
 	b := &begun{}
 	batch := &pgx.Batch{}
 	batch.Queue(lookStatement)
-	queueLog(batch, after)
+	queueLog(batch, after, readBytes)
 	r := c.SendBatch(ctx, batch)
 	run := ""
 	err := r.QueryRow().Scan(&b.now, &run)
 	if err == nil {
-		err = b.readLog(r)
+		err = b.readLog(r, after)
 	}
 	if err := errors.Join(err, r.Close()); err != nil {
 		return nil, postgresError(err)
@@ -385,6 +388,9 @@ var (
 func postgresSays(said *pgconn.PgError) error {
 	if said.Code == stateHeld {
 		return held("")
+	}
+	if said.Code == "55P03" {
+		return errLocked
 	}
 	err := fmt.Errorf("the database refuses: %s (SQLSTATE %s)", said.Message, said.Code)
 	if sqlStarts[said.Code] {

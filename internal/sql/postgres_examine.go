@@ -12,9 +12,6 @@ import (
 // leastPostgres is the oldest version that the promises are tested with, as server_version_num.
 const leastPostgres = 140000
 
-// lockTimeout is how long a turn waits for the one before, as the function turn has it.
-const lockTimeout = 5 * time.Second
-
 // postgresFacts are what a server says of itself.
 type postgresFacts struct {
 	settings  map[string]string // as pg_settings has them; times in milliseconds

@@ -159,6 +159,7 @@ func (s *Store) turn(items []*item) error {
 	}
 	t := &turn{Store: s, items: s.resting.refuse(items)}
 	t.estimate()
+	conn := s.conn
 	err := t.carryOut()
 	if panicIn(err) != nil && s.Cause() == nil { // what is at fault rests now, and memory is as it was
 		s.queue.putBack(t.items)
@@ -176,7 +177,7 @@ func (s *Store) turn(items []*item) error {
 	if t.writes {
 		s.unwritten = max(s.unwritten, min(t.size(), mostPadding))
 	}
-	if s.conn != nil {
+	if s.conn == conn { // else memory was read anew by a new one
 		s.conn.close()
 		s.conn = nil
 	}

@@ -40,6 +40,8 @@ import (
 //	autocommit, isolation, read only of what is not in a transaction, and of those that are
 //	completion_type                  or else a commit may begin another transaction, or end the connection
 //	innodb_lock_wait_timeout, lock_wait_timeout, max_statement_time
+//	net_read_timeout, net_write_timeout
+//	                                 who stands still in the middle of a message, or does not take an answer, is thrown out
 //	sql_safe_updates, sql_select_limit, sql_big_selects
 //	                                 refuse statements, or cut off what they read
 //	group_concat_max_len             MariaDB cuts off json_arrayagg there
@@ -47,8 +49,8 @@ import (
 //	                                 off, an insert into an empty table locks all of it
 //
 // and these mean nothing: time_zone, for all times are UTC, and the server is never asked for its local one; default_storage_engine and
-// character_set_server, for the tables say theirs; check_constraint_checks, sql_auto_is_null, old_mode, the optimizer's, wait_timeout and
-// net_*_timeout (a connection that was cut off between two turns is opened again).
+// character_set_server, for the tables say theirs; check_constraint_checks, sql_auto_is_null, old_mode, the optimizer's, wait_timeout (a
+// connection that was cut off between two turns is opened again).
 
 // beginWriting begins a transaction that writes.
 const beginWriting = "begin isolation level read committed read write"

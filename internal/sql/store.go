@@ -23,10 +23,6 @@ const (
 
 	// patience bounds how long a caller waits for the database.
 	patience = 5 * time.Second
-
-	// messageTimeout bounds how long the database may take to answer a message: it waits for other gateways there, of which one
-	// may stand still in its turn.
-	messageTimeout = 15 * time.Second
 )
 
 var errClosed = errors.New("the store is closed")
@@ -76,19 +72,24 @@ type Options struct {
 
 // Store is a fencing.Store in a database.
 type Store struct {
-	options  Options
-	log      *slog.Logger
-	db       database
-	gateway  fencing.Gateway
-	batch    machine.Batch // an empty one of this gateway
-	listener atomic.Pointer[fencing.Listener]
-	watchers fencing.Watchers
-	losses   atomic.Int64
-	panics   atomic.Int64
-	inUse    atomic.Int64 // the longest TTL in use that this gateway knows of, nanoseconds
+	options    Options
+	log        *slog.Logger
+	db         database
+	gateway    fencing.Gateway
+	batch      machine.Batch // an empty one of this gateway
+	listener   atomic.Pointer[fencing.Listener]
+	watchers   fencing.Watchers
+	losses     atomic.Int64
+	panics     atomic.Int64
+	turnsEnded atomic.Int64 // sessions of gateways that stood still in their turn
+	inUse      atomic.Int64 // the longest TTL in use that this gateway knows of, nanoseconds
 
 	waitsUntil atomic.Int64          // somebody waits here, or has a stream, until then, as far as is known: nanoseconds since 1970
 	out        atomic.Pointer[error] // why the database can't be asked; nil while it can
+
+	wants    atomic.Bool            // a turn is waited for
+	stuck    chan struct{}          // holds one when that takes long
+	lockedBy atomic.Pointer[string] // who has the store locked, in words, when that was last looked for; nil: nobody
 
 	queue queue
 
@@ -150,8 +151,8 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	gateway := newGateway()
 	s := &Store{
 		options: o, log: o.Logger, db: db, gateway: gateway, queue: newQueue(), opened: time.Now(),
-		batch:  machine.Batch{Gateway: string(gateway), MaxHolders: o.MaxHolders, StepLimit: o.stepLimit, MaxSkew: int64(o.MaxSkew)},
-		failed: make(chan struct{}), closing: make(chan struct{}), ended: make(chan struct{}),
+		batch: machine.Batch{Gateway: string(gateway), MaxHolders: o.MaxHolders, StepLimit: o.stepLimit, MaxSkew: int64(o.MaxSkew)},
+		stuck: make(chan struct{}, 1), failed: make(chan struct{}), closing: make(chan struct{}), ended: make(chan struct{}),
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	ctx, cancel := context.WithTimeout(ctx, openTimeout)
@@ -169,6 +170,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 		return nil, err
 	}
 	s.passHints()
+	s.work.Go(s.watchHolders)
 	go s.run()
 	return s, nil
 }
@@ -202,7 +204,11 @@ func newGateway() fencing.Gateway {
 func (s *Store) connect(ctx context.Context) (connection, error) {
 	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
-	return s.db.connect(ctx)
+	conn, err := s.db.connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return within(conn), nil
 }
 
 // Do implements fencing.Store.

@@ -3,12 +3,16 @@ package sql
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"time"
 
 	"fencepost/internal/fencing"
 	"fencepost/internal/machine"
 )
+
+// absent is for how long a gateway must not have looked at the log to do so before its turn.
+const absent = 2 * idleEvery
 
 // turn is one that is under way.
 type turn struct {
@@ -28,14 +32,14 @@ type turn struct {
 	tellings []*machine.Telling // of entries in the log that nobody was told of yet
 }
 
-// estimate finds out whether there is something to do, and which leases may yield something.
+// estimate finds out whether there is something to do, and which leases may yield something; again when others have done something.
 func (t *turn) estimate() {
 	t.mu.Lock() // what is found due too early is corrected
 	defer t.mu.Unlock()
 	now := t.clock()
 	t.tried = map[fencing.Token]bool{}
 	m := t.memory.Machine
-	t.tells = t.says()
+	t.tells = t.tells || t.says()
 	t.writes = t.tells || t.arrives && !(t.failing && len(t.items) > 0) || t.options.stepLimit == 0 && len(m.Left(1)) > 0
 	for _, it := range t.items {
 		t.writes = t.writes || it.locks
@@ -73,46 +77,44 @@ func (o *operation) mayYield(m *machine.Machine, now fencing.Instant) []fencing.
 
 // carryOut asks the database, carries out what others have done and then the items, and tells what came of them. After an error
 // nothing has happened to the items that are left in t.
+//
+// Others wait while this gateway has its turn, so what grows is done before: if it was away, or when much is missing in spite of that, it
+// carries out what others have done without a turn. What is missing still is what they did while it waited for its turn.
 func (t *turn) carryOut() error {
-	ctx, cancel := context.WithTimeout(t.ctx, messageTimeout)
-	defer cancel()
-	if done, err := t.alone(ctx); done || err != nil {
+	if done, err := t.alone(t.ctx); done || err != nil {
 		return err
 	}
-	before := t.options.clock()
-	t.asked = time.Now()
-	var b *begun
-	var err error
-	if t.writes {
-		tried := make([]fencing.Token, 0, len(t.tried))
-		for token := range t.tried {
-			tried = append(tried, token)
+	if t.writes && !t.lastSeen.IsZero() && time.Since(t.lastSeen) > absent {
+		if err := t.catchUp(); err != nil {
+			return err
 		}
-		b, err = t.conn.begin(ctx, t.memory.Applied(), tried)
-	} else {
-		b, err = t.conn.read(ctx, t.memory.Applied())
+	}
+	b, err := t.ask()
+	if err == nil && t.writes && b.more {
+		err = t.conn.abandon(t.ctx)
+		if err == nil {
+			err = t.catchUp()
+		}
+		if err == nil {
+			b, err = t.ask()
+		}
 	}
 	if err != nil {
 		return err
 	}
-	t.begin(b, before, t.options.clock())
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	defer t.tell()
-	if err := t.follow(ctx, b); err != nil {
-		if errors.Is(err, errOther) || errors.Is(err, errGap) || isUnreadable(err) {
-			return t.restored(err)
-		}
+	if err := t.followed(b); err != nil {
 		return err
 	}
-	t.memory.settled()
 	if last := t.memory.Now(); !t.writes && len(b.entries) > 1 && last > t.now && last.Sub(t.now) < mostLate {
 		t.now = last // the clock was read before the log
 	}
 	t.noteServer(b.server)
 	if t.writes {
 		t.join()
-		if err := t.write(ctx, b); err != nil {
+		if err := t.write(t.ctx, b); err != nil {
 			return err
 		}
 	}
@@ -128,6 +130,42 @@ func (t *turn) join() {
 	if !t.failing && time.Since(t.lastApart) > joinAfter {
 		t.items = append(t.items, t.resting.refuse(t.queue.join(t.items))...)
 	}
+}
+
+// ask begins the turn, or looks if there is nothing to do.
+func (t *turn) ask() (b *begun, err error) {
+	before := t.options.clock()
+	t.asked = time.Now()
+	if t.writes {
+		b, err = awaitTurn(t.Store, func() (*begun, error) {
+			return t.conn.begin(t.ctx, t.memory.Applied(), slices.Collect(maps.Keys(t.tried)))
+		})
+	} else {
+		b, err = t.conn.read(t.ctx, t.memory.Applied())
+	}
+	if err == nil {
+		t.begin(b, before, t.options.clock())
+	}
+	return b, err
+}
+
+// catchUp carries out what others have done, without a turn.
+func (t *turn) catchUp() error {
+	b, err := t.conn.read(t.ctx, t.memory.Applied())
+	if err == nil {
+		err = t.caughtUp(b)
+	}
+	if err == nil {
+		t.estimate()
+	}
+	return err
+}
+
+func (t *turn) caughtUp(b *begun) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	defer t.tell()
+	return t.followed(b)
 }
 
 // begin notes what the database says of itself, and by how much the clocks differ: what the gateway's was when the database's was
@@ -153,8 +191,20 @@ func (t *turn) begin(b *begun, before, after time.Time) {
 	}
 }
 
+// followed carries out what others have done. If the log is another one, memory is what that leads to. The caller holds the mutex.
+func (t *turn) followed(b *begun) error {
+	if err := t.follow(b); err != nil {
+		if errors.Is(err, errOther) || errors.Is(err, errGap) || isUnreadable(err) {
+			return t.restored(err)
+		}
+		return err
+	}
+	t.memory.settled()
+	return nil
+}
+
 // follow carries out what others have done. The caller holds the mutex.
-func (t *turn) follow(ctx context.Context, b *begun) error {
+func (t *turn) follow(b *begun) error {
 	for {
 		if err := t.memory.follow(b.entries, t.applied); err != nil {
 			return err
@@ -162,7 +212,7 @@ func (t *turn) follow(ctx context.Context, b *begun) error {
 		if !b.more {
 			return nil
 		}
-		next, err := t.conn.read(ctx, t.memory.Applied())
+		next, err := t.conn.read(t.ctx, t.memory.Applied())
 		if err != nil {
 			return err
 		}
@@ -220,7 +270,7 @@ func (t *turn) write(ctx context.Context, b *begun) error {
 	}
 	e.noteLeases(m.State(), telling.Leases)
 	t.noteRelabelled(e)
-	if err := t.decided(t.tryCommit(e)); err != nil {
+	if err := t.decided(t.conn.commit(t.ctx, e)); err != nil {
 		return t.restored(err)
 	}
 	if arrives {

@@ -60,7 +60,7 @@ begin
     if not pg_try_advisory_xact_lock_shared(7378424937699110771) then
         perform fencepost.held();
     end if;
-    was := set_config('lock_timeout', '5s', true);
+    was := set_config('lock_timeout', '3s', true);
     was := set_config('idle_in_transaction_session_timeout', stall::text, true);
     was := set_config('client_min_messages', 'warning', true); -- one warns of a commit that no standby has
     was := set_config('enable_seqscan', 'off', true);
@@ -85,6 +85,27 @@ begin
 end
 $$
 -- ;;
+-- put_leases removes leases, and writes those that a turn has changed.
+create or replace function fencepost.put_leases(
+    ended bigint[], tokens bigint[], names text[], leases text[], slots int[], modes text[], owners text[], acquired bigint[], expires bigint[])
+returns void
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if ended <> '{}' then
+        delete from fencepost.lease l where l.token = any(ended);
+    end if;
+    if tokens <> '{}' then
+        insert into fencepost.lease (token, name, lease, slot, mode, owner, acquired_at, expires_at)
+        select t, n, l, nullif(s, -1), m, o, timestamptz 'epoch' + a * interval '1 microsecond', timestamptz 'epoch' + e * interval '1 microsecond'
+        from unnest(tokens, names, leases, slots, modes, owners, acquired, expires) as u(t, n, l, s, m, o, a, e)
+        on conflict (token) do update
+        set slot = excluded.slot, mode = excluded.mode, owner = excluded.owner, acquired_at = excluded.acquired_at, expires_at = excluded.expires_at;
+    end if;
+end
+$$
+-- ;;
 -- append ends a turn: it writes its entry, and the leases that it has changed.
 create or replace function fencepost.append(
     seq bigint, id bigint, entry bytea, ended bigint[], tokens bigint[], names text[], leases text[], slots int[], modes text[],
@@ -95,16 +116,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
     insert into fencepost.log values (append.seq, append.id, append.entry);
-    if cardinality(ended) > 0 then
-        delete from fencepost.lease l where l.token = any(ended);
-    end if;
-    if cardinality(tokens) > 0 then
-        insert into fencepost.lease (token, name, lease, slot, mode, owner, acquired_at, expires_at)
-        select t, n, l, nullif(s, -1), m, o, timestamptz 'epoch' + a * interval '1 microsecond', timestamptz 'epoch' + e * interval '1 microsecond'
-        from unnest(tokens, names, leases, slots, modes, owners, acquired, expires) as u(t, n, l, s, m, o, a, e)
-        on conflict (token) do update
-        set slot = excluded.slot, mode = excluded.mode, owner = excluded.owner, acquired_at = excluded.acquired_at, expires_at = excluded.expires_at;
-    end if;
+    perform fencepost.put_leases(ended, tokens, names, leases, slots, modes, owners, acquired, expires);
 end
 $$
 -- ;;
@@ -128,7 +140,7 @@ begin
     if not pg_try_advisory_xact_lock_shared(7378424937699110771) then
         perform fencepost.held();
     end if;
-    was := set_config('lock_timeout', '5s', true);
+    was := set_config('lock_timeout', '3s', true);
     was := set_config('client_min_messages', 'warning', true);
     was := set_config('enable_seqscan', 'off', true);
     was := set_config('plan_cache_mode', 'force_generic_plan', true);
@@ -162,16 +174,7 @@ begin
     if not found then
         return null;
     end if;
-    if ended <> '{}' then
-        delete from fencepost.lease l where l.token = any(ended);
-    end if;
-    if tokens <> '{}' then
-        insert into fencepost.lease (token, name, lease, slot, mode, owner, acquired_at, expires_at)
-        select t, n, l, s, m, o, timestamptz 'epoch' + a * interval '1 microsecond', timestamptz 'epoch' + e * interval '1 microsecond'
-        from unnest(tokens, names, leases, slots, modes, owners, acquired, expires) as u(t, n, l, s, m, o, a, e)
-        on conflict (token) do update
-        set slot = excluded.slot, mode = excluded.mode, owner = excluded.owner, acquired_at = excluded.acquired_at, expires_at = excluded.expires_at;
-    end if;
+    perform fencepost.put_leases(ended, tokens, names, leases, slots, modes, owners, acquired, expires);
     return clock;
 end
 $$

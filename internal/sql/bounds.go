@@ -1,0 +1,139 @@
+package sql
+
+import (
+	"context"
+	"time"
+
+	"fencepost/internal/fencing"
+)
+
+// How long the database may take to answer, so that one that hangs is left for another one soon. Each message has its own bound, also
+// of those that follow one another, as of a snapshot that is read.
+const (
+	// readTimeout is for a message that waits for nobody: what it reads has at most about 1 MB.
+	readTimeout = 3 * time.Second
+
+	// lockTimeout is how long the server has a turn wait for others; then it is tried again. turnTimeout is for a message that may wait so.
+	lockTimeout = 3 * time.Second
+	turnTimeout = lockTimeout + 500*time.Millisecond
+
+	// commitTimeout is for the end of a turn: what is behind it is found out (decided).
+	commitTimeout = 3 * time.Second
+
+	// saveTimeout is for what writes snapshots and removes what they take the place of, for which nobody waits.
+	saveTimeout = 15 * time.Second
+)
+
+// bounded is a connection that bounds each message.
+type bounded struct{ connection }
+
+// boundedLone is one that can make a turn of one message.
+type boundedLone struct {
+	bounded
+	lone
+}
+
+// within returns a connection that bounds each message.
+func within(conn connection) connection {
+	if able, is := conn.(lone); is {
+		return &boundedLone{bounded{conn}, able}
+	}
+	return &bounded{conn}
+}
+
+func (b boundedLone) alone(ctx context.Context, e *entry, behind mark, now fencing.Instant, late time.Duration, tried []fencing.Token) (fencing.Instant, bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, turnTimeout)
+	defer cancel()
+	return b.lone.alone(ctx, e, behind, now, late, tried)
+}
+
+func (b bounded) begin(ctx context.Context, after uint64, tried []fencing.Token) (*begun, error) {
+	ctx, cancel := context.WithTimeout(ctx, turnTimeout)
+	defer cancel()
+	return b.connection.begin(ctx, after, tried)
+}
+
+func (b bounded) try(ctx context.Context, tried []fencing.Token) ([]fencing.Token, error) {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	return b.connection.try(ctx, tried)
+}
+
+// commit goes on when its context ends, for then it would not be known what became of it.
+func (b bounded) commit(ctx context.Context, e *entry) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)
+	defer cancel()
+	return b.connection.commit(ctx, e)
+}
+
+func (b bounded) abandon(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	return b.connection.abandon(ctx)
+}
+
+func (b bounded) read(ctx context.Context, after uint64) (*begun, error) {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	return b.connection.read(ctx, after)
+}
+
+func (b bounded) newest(ctx context.Context) (uint64, int, error) {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	return b.connection.newest(ctx)
+}
+
+func (b bounded) chunk(ctx context.Context, seq uint64, no int) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	return b.connection.chunk(ctx, seq, no)
+}
+
+func (b bounded) claim(ctx context.Context, gateway fencing.Gateway) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, saveTimeout)
+	defer cancel()
+	return b.connection.claim(ctx, gateway)
+}
+
+func (b bounded) put(ctx context.Context, seq uint64, no int, chunk []byte) error {
+	ctx, cancel := context.WithTimeout(ctx, saveTimeout)
+	defer cancel()
+	return b.connection.put(ctx, seq, no, chunk)
+}
+
+func (b bounded) finish(ctx context.Context, gateway fencing.Gateway, of mark, chunks int) error {
+	ctx, cancel := context.WithTimeout(ctx, saveTimeout)
+	defer cancel()
+	return b.connection.finish(ctx, gateway, of, chunks)
+}
+
+func (b bounded) cut(ctx context.Context, upTo, snapshot uint64, limit int) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, saveTimeout)
+	defer cancel()
+	return b.connection.cut(ctx, upTo, snapshot, limit)
+}
+
+func (b bounded) tries(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, turnTimeout)
+	defer cancel()
+	return b.connection.tries(ctx)
+}
+
+func (b bounded) examine(ctx context.Context) ([]fencing.Finding, error) {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	return b.connection.examine(ctx)
+}
+
+func (b bounded) holders(ctx context.Context) ([]holder, error) {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	return b.connection.holders(ctx)
+}
+
+func (b bounded) end(ctx context.Context, h holder) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	return b.connection.end(ctx, h)
+}

@@ -1,0 +1,170 @@
+package sql
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+)
+
+// A turn is bounded whatever the server's session is doing. The server itself throws out who stands still between two messages, but
+// not who stands still in the middle of one, or does not take its answer: to it such a session is at work. So who waits for a turn
+// for long looks who has it, and ends that session if nothing but its client keeps it.
+
+const (
+	// watchAfter is how long a gateway waits for its turn before it looks who has it, and watchEvery how often it does so then.
+	watchAfter = 400 * time.Millisecond
+	watchEvery = 200 * time.Millisecond
+
+	// watchIdle is for how long the connection for it is kept.
+	watchIdle = 10 * time.Second
+)
+
+// errLocked says that a turn was given up, for something else had the store locked all the time.
+var errLocked = errors.New("the store is locked in the database, by another gateway's turn or a transaction of a person")
+
+// holder is a session that has the store locked.
+type holder struct {
+	id    int64 // of the session
+	since int64 // when its transaction has begun, for the server to know it by
+
+	// ours: it is a turn of a gateway of this user's that waits for nobody but its client. Who is it, in words.
+	ours bool
+	who  string
+}
+
+// awaitTurn calls what waits for a turn, and has those found meanwhile who keep it waiting.
+func awaitTurn[T any](s *Store, wait func() (T, error)) (T, error) {
+	s.wants.Store(true)
+	timer := time.AfterFunc(watchAfter, s.lookForHolders)
+	v, err := wait()
+	timer.Stop()
+	s.wants.Store(false)
+	if errors.Is(err, errLocked) {
+		if who := s.lockedBy.Load(); who != nil {
+			err = lockedBy(err, *who)
+		}
+	}
+	return v, err
+}
+
+func (s *Store) lookForHolders() {
+	select {
+	case s.stuck <- struct{}{}:
+	default:
+	}
+}
+
+// holderWatch looks who has the turns that this gateway waits for long for, until the store is closed.
+type holderWatch struct {
+	*Store
+	conn connection           // nil: none
+	seen map[holder]time.Time // when each was first seen, without whether it is ours
+}
+
+func (s *Store) watchHolders() {
+	h := holderWatch{Store: s}
+	idle := time.NewTimer(0)
+	defer idle.Stop()
+	for {
+		select {
+		case <-s.stuck:
+			h.watch()
+			idle.Reset(watchIdle)
+		case <-idle.C:
+			h.disconnect()
+		case <-s.ctx.Done():
+			h.disconnect()
+			return
+		}
+	}
+}
+
+func (h *holderWatch) disconnect() {
+	if h.conn != nil {
+		h.conn.close()
+		h.conn = nil
+	}
+}
+
+// watch looks as long as a turn is waited for.
+func (h *holderWatch) watch() {
+	tick := time.NewTicker(watchEvery)
+	defer tick.Stop()
+	for h.wants.Load() {
+		if err := h.look(); err != nil {
+			h.disconnect()
+			h.log.Debug("it can't be found out who has the store locked", "error", err)
+		}
+		select {
+		case <-tick.C:
+		case <-h.ctx.Done():
+			return
+		}
+	}
+}
+
+func (h *holderWatch) look() (err error) {
+	if h.conn == nil {
+		if h.conn, err = h.connect(h.ctx); err != nil {
+			h.conn = nil
+			return err
+		}
+	}
+	all, err := h.conn.holders(h.ctx)
+	if err != nil {
+		return err
+	}
+	seen := map[holder]time.Time{}
+	for _, one := range all {
+		key := holder{id: one.id, since: one.since}
+		first, known := h.seen[key]
+		if !known {
+			first = time.Now()
+		}
+		seen[key] = first
+		if time.Since(first) < stall {
+			continue
+		}
+		if err := h.end(one); err != nil {
+			return err
+		}
+	}
+	h.seen = seen
+	h.lockedBy.Store(inWords(all))
+	return nil
+}
+
+// end ends a turn of a gateway that has stood still for too long.
+func (h *holderWatch) end(one holder) error {
+	if !one.ours {
+		return nil
+	}
+	ended, err := h.conn.end(h.ctx, one)
+	if ended {
+		h.turnsEnded.Add(1)
+		h.log.Warn("a gateway stood still in its turn, and its database session was ended: others go on", "session", one.who)
+	}
+	return err
+}
+
+// lockedBy adds to errLocked by whom.
+func lockedBy(err error, who string) error { return fmt.Errorf("%w: %s", err, who) }
+
+// inWords says who has the store locked; nil: nobody.
+func inWords(all []holder) *string {
+	who := map[string]bool{}
+	for _, one := range all {
+		who[one.who] = true
+	}
+	if len(who) == 0 {
+		return nil
+	}
+	words := strings.Join(slices.Sorted(maps.Keys(who)), "; ")
+	return &words
+}
+
+// TurnsEnded counts the database sessions that were ended, for a gateway stood still in its turn there.
+func (s *Store) TurnsEnded() int64 { return s.turnsEnded.Load() }

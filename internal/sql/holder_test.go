@@ -1,0 +1,200 @@
+package sql
+
+import (
+	"bytes"
+	"context"
+	"net"
+	"net/url"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"fencepost/internal/fencing"
+	"fencepost/internal/sql/sqltest"
+)
+
+// cable is what is between a gateway and a server, and fails as one does of which an end stands still, or is cut: all connections stay
+// open, and nothing more comes through.
+type cable struct {
+	cut  atomic.Pointer[string] // what has it fail: a message with this text, of which cutAt bytes come through
+	deaf atomic.Bool            // nothing comes back, and nobody takes it from the server
+	dead atomic.Bool
+}
+
+const cutAt = 700
+
+// lay returns the URL of a database behind a cable.
+func lay(t testing.TB, rawURL string) (*cable, string) {
+	t.Helper()
+	u, err := url.Parse(rawURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	c := &cable{}
+	server := u.Host
+	go func() {
+		for {
+			near, err := l.Accept()
+			if err != nil {
+				return
+			}
+			if c.dead.Load() {
+				t.Cleanup(func() { near.Close() })
+				continue
+			}
+			far, err := net.Dial("tcp", server)
+			if err != nil {
+				near.Close()
+				continue
+			}
+			t.Cleanup(func() { near.Close(); far.Close() })
+			go c.carry(far, near, true)
+			go c.carry(near, far, false)
+		}
+	}()
+	u.Host = l.Addr().String()
+	return c, u.String()
+}
+
+func (c *cable) carry(to, from net.Conn, there bool) {
+	defer to.Close()
+	b := make([]byte, 1<<20)
+	for {
+		n, err := from.Read(b)
+		if text := c.cut.Load(); there && text != nil && n > cutAt && bytes.Contains(b[:n], []byte(*text)) {
+			c.dead.Store(true)
+			_, _ = to.Write(b[:cutAt])
+		}
+		if c.dead.Load() || !there && c.deaf.Load() {
+			select {}
+		}
+		if _, writeErr := to.Write(b[:n]); err != nil || writeErr != nil {
+			return
+		}
+	}
+}
+
+// goOn fails a test unless a gateway goes on in time while another one has the turn and is gone.
+func goOn(t *testing.T, a *Store) {
+	t.Helper()
+	began := time.Now()
+	if _, err := a.Do(t.Context(), request("others", time.Minute)); err != nil {
+		t.Fatalf("after %s: %v", time.Since(began), err)
+	}
+	t.Logf("others waited for %s", time.Since(began))
+}
+
+// A gateway of whose commit only half has come, as its machine has lost its power, or the cable is cut, keeps nobody waiting for long: a
+// server of PostgreSQL waits for the rest for as long as the system's keepalives let it.
+func TestHalfACommit(t *testing.T) {
+	t.Parallel()
+	for name, server := range servers {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := server(t)
+			url := initialised(t, s.Database(t))
+			a := openGateway(t, Options{URL: url, Logger: testLog(t)})
+			acquire(t, a, "before", time.Minute)
+			cable, through := lay(t, url)
+			c, err := Open(t.Context(), Options{URL: through, Logger: testLog(t), aloneAfter: -1})
+			if err != nil {
+				t.Fatal(err)
+			}
+			text := "fencepost.append("
+			if name != "PostgreSQL" {
+				text = "insert into log"
+			}
+			cable.cut.Store(&text)
+			r := request("c", time.Minute)
+			r.Metadata = map[string]string{"filler": strings.Repeat("x", 2000)}
+			go func() { _, _ = c.Do(context.Background(), r) }()
+			t.Cleanup(func() { c.Close() })
+			await(t, "the cable is cut", cable.dead.Load)
+			goOn(t, a)
+			if n := a.TurnsEnded(); name == "PostgreSQL" && n != 1 {
+				t.Errorf("%d sessions were ended", n)
+			}
+			theSame(t, Options{URL: url, Logger: testLog(t)}, a)
+		})
+	}
+}
+
+// A gateway that stands still while it is sent something in its turn keeps nobody waiting for long: to its server it is at work.
+func TestDeafInATurn(t *testing.T) {
+	t.Parallel()
+	for name, server := range servers {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := server(t)
+			url := initialised(t, s.Database(t))
+			a := openGateway(t, Options{URL: url, Logger: testLog(t), aloneAfter: -1})
+			acquire(t, a, "before", time.Minute)
+			cable, through := lay(t, url)
+			deaf := connect(t, through)
+			if _, err := deaf.begin(t.Context(), 0, nil); err != nil {
+				t.Fatal(err)
+			}
+			cable.deaf.Store(true)
+			ctx, cancel := context.WithCancel(t.Context())
+			t.Cleanup(cancel)
+			switch deaf := deaf.(type) {
+			case *postgresConn:
+				go func() { _, _ = deaf.Exec(ctx, "select repeat('x', 100000000)") }()
+			case *mysqlConn:
+				go func() { _ = deaf.ask(ctx, strings.Repeat("select repeat('x', 10000000);", 10), nil) }()
+			}
+			goOn(t, a)
+		})
+	}
+}
+
+// What is no turn of a gateway is not ended, but named: a transaction of another user, a lock of the table, and a command of the
+// gateway's own that keeps turns off.
+func TestOthersThatLockTheStore(t *testing.T) {
+	t.Parallel()
+	server := sqltest.Postgres(t)
+	url := initialised(t, server.Database(t))
+	user := server.User(t, "secret")
+	if _, err := Init(t.Context(), url, Rights{Gateway: user}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := server.DB(t, url).Exec("grant update on fencepost.store to " + user); err != nil {
+		t.Fatal(err)
+	}
+	a := openGateway(t, Options{URL: sqltest.As(url, user, "secret"), Logger: testLog(t)})
+	acquire(t, a, "before", time.Minute)
+	for what, by := range map[string]struct{ url, statement string }{
+		"another user":      {url, "select from fencepost.store for update"},
+		"the whole table":   {sqltest.As(url, user, "secret"), "lock fencepost.store in exclusive mode"},
+		"a command of ours": {sqltest.As(url, user, "secret") + "&application_name=fencepost%20store%20hold", "select from fencepost.store for update"},
+	} {
+		tx, err := server.DB(t, by.url).BeginTx(t.Context(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := tx.Exec(by.statement); err != nil {
+			t.Fatal(err)
+		}
+		var pid int
+		if err := tx.QueryRow("select pg_backend_pid()").Scan(&pid); err != nil {
+			t.Fatal(err)
+		}
+		_, err = a.Do(t.Context(), request("x", time.Minute))
+		if code(err) != fencing.CodeUnavailable || !strings.Contains(err.Error(), "process "+itoa(pid)) {
+			t.Errorf("%s: %v", what, err)
+		}
+		if err := tx.Commit(); err != nil {
+			t.Errorf("%s was ended: %v", what, err)
+		}
+		acquire(t, a, fencing.Name("after/"+itoa(pid)), time.Minute)
+	}
+	if n := a.TurnsEnded(); n > 0 {
+		t.Errorf("%d sessions were ended", n)
+	}
+}
