@@ -262,6 +262,9 @@ func (p *place) leases(t testing.TB, db interface {
 		r.AcquiredAt, r.ExpiresAt = fencing.Instant(acquired.Int64), fencing.Instant(expires.Int64)
 		if r.Slot = fencing.NoSlot; slot.Valid {
 			r.Slot, r.Limit = int(slot.Int64), 1
+			if r.Slot < 0 {
+				t.Errorf("the lease %d has the slot %d in its row", r.Token, r.Slot)
+			}
 		}
 		all = append(all, r.String())
 	}
