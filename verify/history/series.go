@@ -41,7 +41,7 @@ var (
 	keys      = []string{"index-lost", "key-lost"}
 	leaders   = []string{"leader-kill", "leader-stop", "leader-cut", "transfer"}
 	ways      = []string{"way-cut", "leader-cut"}
-	databases = []string{"database-kill", "database-restart", "database-stop"}
+	databases = []string{"database-kill", "database-restart", "database-stop", "turn-cut", "turn-stop"}
 	disks     = []string{"disk-slow", "disk-full"}
 	masters   = []string{"fail-over", "master-kill", "master-kill-lossy", "master-stop", "flush", "drop-clients"}
 )

@@ -58,6 +58,8 @@ var faults = []struct {
 	{Fault{"database-restart", endDatabase((*sqltest.Server).Stop)}, []Kind{Postgres, MariaDB}},
 	{Fault{"database-stop", stopDatabase}, []Kind{Postgres, MariaDB}},
 	{Fault{"drop-backends", dropBackends}, []Kind{Postgres}},
+	{Fault{"turn-cut", cutInTurn}, []Kind{Postgres, MariaDB}},
+	{Fault{"turn-stop", stopInTurn}, []Kind{Postgres, MariaDB}},
 	{Fault{"way-cut", cutWay}, []Kind{Raft}},
 	{Fault{"leader-cut", cutLeader}, []Kind{Raft}},
 	{Fault{"leader-kill", onLeader((*Gateway).Crash)}, []Kind{Raft}},

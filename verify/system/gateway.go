@@ -46,6 +46,9 @@ type Gateway struct {
 	// node for a quorum, none for the others.
 	Proxies []*redistest.Proxy
 
+	// Cable is between this gateway and its database, nil for other stores.
+	Cable *Cable
+
 	mu      sync.Mutex
 	admin   string        // where it serves metrics and profiles, of the last process
 	process *process      // nil: never started

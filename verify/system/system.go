@@ -175,6 +175,13 @@ func (s *System) AddGateway(env ...string) (*Gateway, error) {
 			url = redistest.ProxiedQuorumURL(g.Proxies)
 		}
 	}
+	if s.Database != nil {
+		var err error
+		if g.Cable, url, err = layCable(url); err != nil {
+			return nil, err
+		}
+		s.stops = append(s.stops, g.Cable.close)
+	}
 	g.env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + s.dir, "FENCEPOST_STORE=" + url, "FENCEPOST_DATA_DIR=" + s.DataDir()}, s.options.Env...)
 	g.env = append(g.env, env...)
 	s.stops = append(s.stops, func() error { return errors.Join(g.Kill(), g.Flaws()) })
