@@ -44,18 +44,18 @@ func (t *turn) alone(ctx context.Context) (done bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	part, ok := t.memory.Part(ops)
-	if !ok || len(t.ops) == 0 {
+	if len(t.ops) == 0 {
+		return false, nil
+	}
+	ok, err := t.rehearse(e, d, ops)
+	if err != nil {
+		t.refuse(err, carried)
+		return false, err
+	}
+	if !ok {
 		t.ops = nil
 		return false, nil
 	}
-	leases := map[fencing.EndedLease]fencing.Token{}
-	if _, err := part.Apply(e.seq, d, &machine.Telling{Quiet: true, Leases: leases}, false); err != nil {
-		t.refuse(err, carried) // memory is as it was
-		return false, err
-	}
-	e.noteLeases(part.State(), leases)
-	t.noteRelabelled(e)
 	late := mostLate
 	if t.options.now != nil {
 		late = -time.Second
@@ -78,15 +78,27 @@ func (t *turn) alone(ctx context.Context) (done bool, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	defer t.tell()
-	results, failure := t.apply(e, d, &machine.Telling{})
-	if failure != nil {
-		return false, t.restored(failure)
-	}
-	if err := t.decided(err); err != nil {
-		return false, t.restored(err)
+	results, err := t.rehearsed(e, d, err)
+	if err != nil {
+		return false, err
 	}
 	t.answer(carried, results)
 	t.look()
+	return true, nil
+}
+
+// rehearse finds out, on a copy of the names that its operations are about, what the rows of leases have to follow of an entry. Memory stays
+// as it is: see rehearsed. ok is false if there is too much to copy.
+func (t *turn) rehearse(e *entry, d *machine.Decoded, ops []fencing.Op) (ok bool, err error) {
+	part, ok := t.memory.Part(ops)
+	if !ok {
+		return false, nil
+	}
+	leases := map[fencing.EndedLease]fencing.Token{}
+	if _, err := part.Apply(e.seq, d, &machine.Telling{Quiet: true, Leases: leases}, false); err != nil {
+		return false, err
+	}
+	t.noteRows(e, part.State(), leases)
 	return true, nil
 }
 
@@ -106,4 +118,20 @@ func (t *turn) plan() (all []carried, ops []fencing.Op, tried []fencing.Token) {
 		all = append(all, carried{it, from, len(t.ops)})
 	}
 	return all, ops, tried
+}
+
+// rehearsed carries out an entry in memory whose commit came to err, and returns its results when it is in the log. Unless it may be there,
+// memory stays as it is.
+func (t *turn) rehearsed(e *entry, d *machine.Decoded, err error) ([]machine.Result, error) {
+	if err != nil && !errors.Is(err, errUndecided) {
+		return nil, err
+	}
+	results, failure := t.apply(e, d, &machine.Telling{})
+	if failure == nil {
+		failure = t.decided(err)
+	}
+	if failure != nil {
+		return nil, t.restored(failure)
+	}
+	return results, nil
 }

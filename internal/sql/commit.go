@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"fencepost/internal/fencing"
 	"fencepost/internal/machine"
@@ -11,6 +12,32 @@ import (
 
 // errNotThere says that a commit has not happened, and will not.
 var errNotThere = errors.New("the connection to the database was lost, and a commit with it")
+
+// commit carries out and commits an entry, and returns its results when it is in the log. After an error memory is what was committed before. To
+// read that anew is dear, so soon after a turn that was refused the entry is carried out on a copy first, unless it has something of the store's own.
+func (t *turn) commit(e *entry, d *machine.Decoded, all []carried, ops []fencing.Op) ([]machine.Result, error) {
+	if !t.owns && t.batch.Sent == 0 && time.Since(t.lastApart) < joinAfter {
+		ok, err := t.rehearse(e, d, ops)
+		if err != nil {
+			t.refuse(err, all)
+			return nil, err
+		}
+		if ok {
+			return t.rehearsed(e, d, t.conn.commit(t.ctx, e))
+		}
+	}
+	telling := &machine.Telling{Leases: map[fencing.EndedLease]fencing.Token{}}
+	results, err := t.apply(e, d, telling)
+	if err != nil {
+		t.refuse(err, all)
+		return nil, t.restored(err)
+	}
+	t.noteRows(e, t.memory.State(), telling.Leases)
+	if err := t.decided(t.conn.commit(t.ctx, e)); err != nil {
+		return nil, t.restored(err)
+	}
+	return results, nil
+}
 
 // decided returns what became of the commit of the entry that was carried out last, which came to err. After an error the entry is not
 // in the log, and will not be. Until the database has said which of the two, it is asked. The caller holds the mutex.

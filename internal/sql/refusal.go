@@ -55,12 +55,11 @@ func refusedFor(err error) refusal {
 }
 
 // apart carries out the items of a turn that was refused for the content of some. It is tried again in halves, without a pause, until
-// those are alone: they are answered, and all others are served. Nothing of the refused turn has happened.
+// those are alone: they are answered, and all others are served. Nothing of the refused turn has happened; one that has a single item has
+// nothing of the store's own.
 func (s *Store) apart(items []*item, cause error) error {
-	if s.conn != nil {
-		s.conn.close()
-		s.conn = nil
-	}
+	s.lastApart = time.Now()
+	refused := len(items)
 	items = slices.DeleteFunc(slices.Clone(items), func(it *item) bool {
 		gone := it.gone()
 		if gone {
@@ -68,15 +67,16 @@ func (s *Store) apart(items []*item, cause error) error {
 		}
 		return gone
 	})
-	switch len(items) {
-	case 0:
+	switch {
+	case len(items) == 0:
 		return nil
-	case 1:
+	case refused == 1:
 		s.log.Warn("the database refuses a request", "error", cause)
 		items[0].finish(refusedError(cause))
 		return nil
+	case len(items) == 1:
+		return s.turn(items)
 	}
-	s.lastApart = time.Now()
 	half := len(items) / 2
 	if err := s.turn(slices.Clone(items[:half])); err != nil { // what a turn adds to its items would overwrite the others
 		s.tryLater(items[half:], err)

@@ -1,6 +1,10 @@
 package sql
 
 import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -8,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"fencepost/internal/fencing"
+	"fencepost/internal/machine"
 )
 
 // refuseOwner has the database refuse rows with an owner, in words of its own.
@@ -34,6 +39,11 @@ func TestRefusedRequestBesideOthers(t *testing.T) {
 			if alone == -1 {
 				stores = append(stores, openGateway(t, o))
 			}
+			for i, s := range stores { // what a store has to say of its own is said
+				acquire(t, s, fencing.Name(fmt.Sprint("before/", alone, i)), time.Minute)
+			}
+			var gaps gapCounter
+			defer stores[0].Watch(&gaps)()
 			w := startWork(t, 8, 8, stores...)
 			refusals := 0
 			await(t, "the others go on", func() bool {
@@ -43,14 +53,120 @@ func TestRefusedRequestBesideOthers(t *testing.T) {
 					t.Fatalf("what is refused: %v", err)
 				}
 				refusals++
-				return refusals >= 50 && w.granted.Load() >= 200
+				return refusals >= 20 && w.granted.Load() >= 100
 			})
 			w.end()
 			t.Logf("%d refusals beside %d grants", refusals, w.granted.Load())
 			if n := w.unavailable.Load(); n > 0 {
 				t.Errorf("others had %d errors", n)
 			}
+			if n := gaps.Load(); n > int64(refusals)/10 {
+				t.Errorf("memory was read anew %d times for %d refusals", n, refusals)
+			}
 			theSame(t, o, stores...)
+		}
+	})
+}
+
+// gapCounter is a fencing.EventSink that counts gaps.
+type gapCounter struct{ atomic.Int64 }
+
+func (*gapCounter) Event(fencing.Event) {}
+func (g *gapCounter) Gap()              { g.Add(1) }
+
+// readers notes which connection has last read a snapshot, and which the log.
+type readers struct{ snapshot, log, snapshots atomic.Int64 }
+
+// numbered is a connection with a number.
+type numbered struct {
+	connection
+	no int64
+	of *readers
+}
+
+func (n numbered) newest(ctx context.Context) (uint64, int, error) {
+	n.of.snapshots.Add(1)
+	n.of.snapshot.Store(n.no)
+	return n.connection.newest(ctx)
+}
+
+func (n numbered) read(ctx context.Context, after uint64) (*begun, error) {
+	n.of.log.Store(n.no)
+	return n.connection.read(ctx, after)
+}
+
+// Who repeats what the database refuses has memory be read anew once, in turns of two messages too; and the connection that it was read by is
+// not given up.
+func TestARefusalCostsOneReload(t *testing.T) {
+	t.Parallel()
+	onBothPlaces(t, func(t *testing.T, p *place) {
+		refuseOwner(t, p, "refused")
+		var is readers
+		var last atomic.Int64
+		a := openGateway(t, Options{URL: p.url, Logger: testLog(t), wrap: func(db database) database {
+			return through{db, func(conn connection) connection { return numbered{conn, last.Add(1), &is} }}
+		}})
+		acquire(t, a, "before", time.Minute)
+		before := is.snapshots.Load()
+		refuse := func() {
+			t.Helper()
+			r := request("refused", time.Minute)
+			r.Owner = "refused"
+			if _, err := a.Do(t.Context(), r); code(err) != fencing.CodeUnavailable {
+				t.Fatalf("what is refused: %v", err)
+			}
+		}
+		refuse()
+		if _, err := a.Stats(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if is.log.Load() != is.snapshot.Load() {
+			t.Errorf("memory was read anew by connection %d, and connection %d goes on", is.snapshot.Load(), is.log.Load())
+		}
+		for range 9 {
+			refuse()
+		}
+		if n := is.snapshots.Load() - before; n != 1 {
+			t.Errorf("10 refusals have memory be read anew %d times", n)
+		}
+		acquire(t, a, "refused", time.Minute)
+		theSame(t, Options{URL: p.url, Logger: testLog(t)}, a)
+	})
+}
+
+// refusing refuses, once, to commit what a store that has just been opened says of its own.
+type refusing struct {
+	connection
+	armed *atomic.Bool
+}
+
+func (r refusing) commit(ctx context.Context, e *entry) error {
+	d, err := machine.Decode(e.data)
+	if err != nil {
+		return err
+	}
+	for _, known := range d.Gateways() {
+		if known.Rules > 0 && r.armed.CompareAndSwap(true, false) {
+			return refused{errors.New("refused"), ofText}
+		}
+	}
+	return r.connection.commit(ctx, e)
+}
+
+// A caller is not told that its request is at fault when the entry had something of the store's own beside it.
+func TestRefusedForTheStoresOwn(t *testing.T) {
+	t.Parallel()
+	onBothPlaces(t, func(t *testing.T, p *place) {
+		var armed atomic.Bool
+		armed.Store(true)
+		a := openGateway(t, Options{URL: p.url, Logger: testLog(t), wrap: func(db database) database {
+			return through{db, func(conn connection) connection { return refusing{conn, &armed} }}
+		}})
+		if _, err := a.Do(t.Context(), request("a", time.Minute)); err != nil {
+			t.Error(err)
+		}
+		if armed.Load() {
+			t.Error("nothing was refused")
 		}
 	})
 }

@@ -27,7 +27,8 @@ const (
 	// mostPadding bounds with how many bytes it is tried whether the database can be written to again.
 	mostPadding = 64 << 10
 
-	// joinAfter is for how long nothing joins a turn that was waited for when one was refused for what one item asks for.
+	// joinAfter is for how long nothing joins a turn that was waited for when one was refused for what one item asks for. So long each turn is
+	// carried out on a copy before its commit: see commit.
 	joinAfter = 10 * time.Second
 
 	minPause = 20 * time.Millisecond
@@ -162,10 +163,12 @@ func (s *Store) turn(items []*item) error {
 	conn := s.conn
 	err := t.carryOut()
 	if panicIn(err) != nil && s.Cause() == nil { // what is at fault rests now, and memory is as it was
+		s.drop(conn)
 		s.queue.putBack(t.items)
 		return nil
 	}
-	if refusedFor(err) != ofAll && len(t.items) > 0 && s.Cause() == nil {
+	if refusedFor(err) != ofAll && (len(t.items) > 1 || len(t.items) == 1 && !t.owns) && s.Cause() == nil {
+		s.drop(conn)
 		return s.apart(t.items, err)
 	}
 	if s.failing = err != nil; !s.failing {
@@ -177,13 +180,18 @@ func (s *Store) turn(items []*item) error {
 	if t.writes {
 		s.unwritten = max(s.unwritten, min(t.size(), mostPadding))
 	}
-	if s.conn == conn { // else memory was read anew by a new one
-		s.conn.close()
-		s.conn = nil
-	}
+	s.drop(conn)
 	s.tryLater(t.items, err)
 	s.outage(err)
 	return err
+}
+
+// drop closes the connection of a turn that has failed, unless memory was read anew by a new one since.
+func (s *Store) drop(conn connection) {
+	if s.conn == conn {
+		s.conn.close()
+		s.conn = nil
+	}
 }
 
 // tryLater has items wait for the next turn after one that has failed, but for those that wait no longer or were refused too often. After

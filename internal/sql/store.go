@@ -102,7 +102,7 @@ type Store struct {
 	introduced bool       // the log says which version writes
 	failing    bool       // the last turn has failed
 	unwritten  int        // bytes of one that has, and was to write something, and nothing was written since; 0: something was
-	lastApart  time.Time  // when a refused turn was last tried again in halves
+	lastApart  time.Time  // when a turn was last refused for what one item asks for
 	arrives    bool       // the log is to say who serves
 	forgot     bool       // the log is to say that something was lost
 	lastFound  fencing.Instant

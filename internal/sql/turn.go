@@ -26,6 +26,7 @@ type turn struct {
 	held   map[fencing.Token]bool // leases that transactions guard
 
 	ops      []machine.Op
+	owns     bool               // some of them are the store's own, and no item's
 	tells    bool               // it is to say which rules this gateway knows
 	raise    int                // and to raise them; 0: it does not
 	mine     *machine.Telling   // of the entry of this turn, until it is known to be in the log
@@ -241,7 +242,6 @@ func (t *turn) applied(seq uint64, e *machine.Decoded) error {
 
 // write carries out the items, and commits what they ask for. The caller holds the mutex.
 func (t *turn) write(ctx context.Context, b *begun) error {
-	m := t.memory.Machine
 	arrives := false
 	if a := t.newArrival(b.server); a != nil {
 		t.ops = append(t.ops, machine.Arrive(*a))
@@ -250,8 +250,8 @@ func (t *turn) write(ctx context.Context, b *begun) error {
 	if t.tells {
 		t.say()
 	}
-	before := m.Rules()
-	carried, err := t.choose(ctx)
+	before := t.memory.Rules()
+	carried, ops, err := t.choose(ctx)
 	if err != nil {
 		return err
 	}
@@ -262,16 +262,10 @@ func (t *turn) write(ctx context.Context, b *begun) error {
 	if err != nil {
 		return err
 	}
-	telling := &machine.Telling{Leases: map[fencing.EndedLease]fencing.Token{}}
-	results, err := t.apply(e, d, telling)
+	t.owns = len(carried) == 0 || carried[0].from > 0
+	results, err := t.commit(e, d, carried, ops)
 	if err != nil {
-		t.refuse(err, carried)
-		return t.restored(err)
-	}
-	e.noteLeases(m.State(), telling.Leases)
-	t.noteRelabelled(e)
-	if err := t.decided(t.conn.commit(t.ctx, e)); err != nil {
-		return t.restored(err)
+		return err
 	}
 	if arrives {
 		t.arrives, t.forgot = false, false
@@ -309,18 +303,18 @@ type carried struct {
 	from, to int
 }
 
-// choose puts together what the turn does: first what the store itself has to do. Of the items those wait that would have a lease which a
-// transaction guards yield something.
-func (t *turn) choose(ctx context.Context) ([]carried, error) {
+// choose puts together what the turn does: first what the store itself has to do. It returns the items, and what they ask for. Of those some
+// wait that would have a lease which a transaction guards yield something.
+func (t *turn) choose(ctx context.Context) (all []carried, asked []fencing.Op, err error) {
 	own := t.own()
 	first := append(t.allOperations(nil), own...)
 	if err := t.try(ctx, first); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	stuck := t.stuck(first)
 	if len(stuck) > 0 { // others may be due in the place of those
 		if err := t.try(ctx, t.allOperations(stuck)); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 	}
 	for _, op := range own {
@@ -328,7 +322,6 @@ func (t *turn) choose(ctx context.Context) ([]carried, error) {
 			t.ops = append(t.ops, op.encoded)
 		}
 	}
-	var all []carried
 	var left []*item
 	for _, it := range t.items {
 		ops := it.operations(t.memory.Machine, t.now, stuck)
@@ -348,12 +341,15 @@ func (t *turn) choose(ctx context.Context) ([]carried, error) {
 		from := len(t.ops)
 		for i := range ops {
 			t.ops = append(t.ops, ops[i].encoded)
+			if ops[i].op != nil {
+				asked = append(asked, ops[i].op)
+			}
 		}
 		all, left = append(all, carried{it, from, len(t.ops)}), append(left, it)
 	}
 	t.items = left
 	t.batch.Kept = t.kept()
-	return all, nil
+	return all, asked, nil
 }
 
 // size returns how many bytes the turn is to write, at least 1.
@@ -405,9 +401,10 @@ func (t *turn) apply(e *entry, d *machine.Decoded, telling *machine.Telling) ([]
 	return results[0], nil
 }
 
-// noteRelabelled notes which rows that are there may show something else now but when they end: those whose lease a request comes with
-// that does more than renew.
-func (t *turn) noteRelabelled(e *entry) {
+// noteRows notes what the rows of leases have to follow of an entry that has led to a state. Those that are there may show something else
+// than when they end only where a request comes with their lease that does more than renew.
+func (t *turn) noteRows(e *entry, state *fencing.State, leases map[fencing.EndedLease]fencing.Token) {
+	e.noteLeases(state, leases)
 	relabelled := map[fencing.EndedLease]bool{}
 	for _, it := range t.items {
 		for i := range it.ops {
