@@ -24,8 +24,8 @@ const (
 	saveTimeout = 15 * time.Second
 )
 
-// bounded is a connection that bounds each message.
-type bounded struct{ connection }
+// bounded is a connection that bounds each message. It embeds none, so that the compiler asks for the bound of each.
+type bounded struct{ to connection }
 
 // boundedLone is one that can make a turn of one message.
 type boundedLone struct {
@@ -50,90 +50,104 @@ func (b boundedLone) alone(ctx context.Context, e *entry, behind mark, now fenci
 func (b bounded) begin(ctx context.Context, after uint64, tried []fencing.Token) (*begun, error) {
 	ctx, cancel := context.WithTimeout(ctx, turnTimeout)
 	defer cancel()
-	return b.connection.begin(ctx, after, tried)
+	return b.to.begin(ctx, after, tried)
 }
 
 func (b bounded) try(ctx context.Context, tried []fencing.Token) ([]fencing.Token, error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	return b.connection.try(ctx, tried)
+	return b.to.try(ctx, tried)
 }
 
 // commit goes on when its context ends, for then it would not be known what became of it.
 func (b bounded) commit(ctx context.Context, e *entry) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)
 	defer cancel()
-	return b.connection.commit(ctx, e)
+	return b.to.commit(ctx, e)
 }
 
 func (b bounded) abandon(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	return b.connection.abandon(ctx)
+	return b.to.abandon(ctx)
 }
 
 func (b bounded) read(ctx context.Context, after uint64) (*begun, error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	return b.connection.read(ctx, after)
+	return b.to.read(ctx, after)
 }
 
 func (b bounded) newest(ctx context.Context) (uint64, int, error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	return b.connection.newest(ctx)
+	return b.to.newest(ctx)
 }
 
 func (b bounded) chunk(ctx context.Context, seq uint64, no int) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	return b.connection.chunk(ctx, seq, no)
+	return b.to.chunk(ctx, seq, no)
 }
 
 func (b bounded) claim(ctx context.Context, gateway fencing.Gateway) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, saveTimeout)
 	defer cancel()
-	return b.connection.claim(ctx, gateway)
+	return b.to.claim(ctx, gateway)
+}
+
+func (b bounded) release(ctx context.Context, gateway fencing.Gateway) error {
+	ctx, cancel := context.WithTimeout(ctx, saveTimeout)
+	defer cancel()
+	return b.to.release(ctx, gateway)
+}
+
+func (b bounded) tidy(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, saveTimeout)
+	defer cancel()
+	return b.to.tidy(ctx)
 }
 
 func (b bounded) put(ctx context.Context, seq uint64, no int, chunk []byte) error {
 	ctx, cancel := context.WithTimeout(ctx, saveTimeout)
 	defer cancel()
-	return b.connection.put(ctx, seq, no, chunk)
+	return b.to.put(ctx, seq, no, chunk)
 }
 
 func (b bounded) finish(ctx context.Context, gateway fencing.Gateway, of mark, chunks int) error {
 	ctx, cancel := context.WithTimeout(ctx, saveTimeout)
 	defer cancel()
-	return b.connection.finish(ctx, gateway, of, chunks)
+	return b.to.finish(ctx, gateway, of, chunks)
 }
 
 func (b bounded) cut(ctx context.Context, upTo, snapshot uint64, limit int) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, saveTimeout)
 	defer cancel()
-	return b.connection.cut(ctx, upTo, snapshot, limit)
+	return b.to.cut(ctx, upTo, snapshot, limit)
 }
 
 func (b bounded) tries(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, turnTimeout)
 	defer cancel()
-	return b.connection.tries(ctx)
+	return b.to.tries(ctx)
 }
 
 func (b bounded) examine(ctx context.Context) ([]fencing.Finding, error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	return b.connection.examine(ctx)
+	return b.to.examine(ctx)
 }
 
 func (b bounded) holders(ctx context.Context) ([]holder, error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	return b.connection.holders(ctx)
+	return b.to.holders(ctx)
 }
 
 func (b bounded) end(ctx context.Context, h holder) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	return b.connection.end(ctx, h)
+	return b.to.end(ctx, h)
 }
+
+func (b bounded) close() { b.to.close() }

@@ -242,8 +242,7 @@ func (s *Store) loadAnew(known mark) error {
 		return err
 	}
 	m, err := load(ctx, s.conn, known, &s.options)
-	if err == nil {
-		m.since = s.memory.since
+	if err == nil { // it begins to listen anew: what others have said to know, a snapshot may have taken the place of
 		s.memory = m
 	}
 	return err
