@@ -17,8 +17,8 @@ const (
 	lockTimeout = 3 * time.Second
 	turnTimeout = lockTimeout + 500*time.Millisecond
 
-	// commitTimeout is for the end of a turn: what is behind it is found out (decided).
-	commitTimeout = 3 * time.Second
+	// commitTimeout is for the end of a turn: longer than it may wait for a lock, which is a refusal. What is behind it is found out (decided).
+	commitTimeout = lockTimeout + 500*time.Millisecond
 
 	// saveTimeout is for what writes snapshots and removes what they take the place of, for which nobody waits.
 	saveTimeout = 15 * time.Second

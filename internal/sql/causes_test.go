@@ -117,6 +117,20 @@ var causes = []struct {
 		b.do("set global read_only = on")
 		return func() { b.do("set global read_only = off") }
 	}, "does not accept writes", "the server that does"},
+	{"locked by a person", "", func(b *broken) func() {
+		db := b.server.DB(b.t, b.url)
+		tx, err := db.Begin()
+		if err == nil {
+			_, err = tx.Exec("select id from " + map[string]string{kindPostgres: "fencepost.store", kindMySQL: "store"}[Kind(b.url)] + " for update")
+		}
+		if err != nil {
+			b.t.Fatal(err)
+		}
+		return func() {
+			tx.Rollback()
+			db.Close()
+		}
+	}, "another session keeps the store locked", "end it there"},
 	{"crowded", "", func(b *broken) func() { return b.crowd() }, "no room for another connection", "max_connections"},
 }
 

@@ -73,7 +73,7 @@ func Examine(ctx context.Context, o Options) (Condition, error) {
 	} else {
 		defer conn.close()
 		if all, err := conn.holders(ctx); err == nil && errors.Is(c.Unable, errLocked) && len(all) > 0 {
-			c.Unable = lockedBy(c.Unable, *inWords(all))
+			c.Unable = lockedBy(*inWords(all))
 		}
 	}
 	c.Findings, err = examine(ctx, conn, &o, inUse)

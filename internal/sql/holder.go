@@ -23,7 +23,7 @@ const (
 )
 
 // errLocked says that a turn was given up, for something else had the store locked all the time.
-var errLocked = errors.New("the store is locked in the database, by another gateway's turn or a transaction of a person")
+var errLocked = errors.New("a turn was waited for in vain")
 
 // holder is a session that has the store locked.
 type holder struct {
@@ -42,17 +42,15 @@ func awaitTurn[T any](s *Store, wait func() (T, error)) (T, error) {
 	v, err := wait()
 	timer.Stop()
 	s.wants.Store(false)
-	if errors.Is(err, errLocked) {
-		if who := s.lockedBy.Load(); who != nil {
-			err = lockedBy(err, *who)
-		}
+	if who := s.lockedBy.Swap(nil); who != nil && errors.Is(err, errLocked) {
+		err = lockedBy(*who)
 	}
 	return v, err
 }
 
 func (s *Store) lookForHolders() {
 	select {
-	case s.stuck <- struct{}{}:
+	case s.waitsLong <- struct{}{}:
 	default:
 	}
 }
@@ -70,7 +68,7 @@ func (s *Store) watchHolders() {
 	defer idle.Stop()
 	for {
 		select {
-		case <-s.stuck:
+		case <-s.waitsLong:
 			h.watch()
 			idle.Reset(watchIdle)
 		case <-idle.C:
@@ -150,8 +148,13 @@ func (h *holderWatch) end(one holder) error {
 	return err
 }
 
-// lockedBy adds to errLocked by whom.
-func lockedBy(err error, who string) error { return fmt.Errorf("%w: %s", err, who) }
+// lockedBy returns errLocked for people: who has the store locked, if that is known.
+func lockedBy(who string) error {
+	if who == "" {
+		return locked.fault(errLocked)
+	}
+	return locked.fault(fmt.Errorf("%w: %s", errLocked, who))
+}
 
 // inWords says who has the store locked; nil: nobody.
 func inWords(all []holder) *string {

@@ -41,7 +41,7 @@ func mysqlError(err error) error {
 	case errors.As(err, &refusal) && mysqlLost[refusal.Number]:
 		return fmt.Errorf("the database has ended a transaction, or the connection: %w", err)
 	case errors.As(err, &refusal) && refusal.Number == 1205:
-		return fmt.Errorf("%w (%w)", errLocked, err)
+		return lockedBy("")
 	case errors.As(err, &refusal):
 		return mysqlSays(refusal)
 	case errors.Is(err, driver.ErrSkip):

@@ -11,7 +11,7 @@ import (
 // given back before the commit, so that the next turn gets it. What has locked the row and does not say so is a person's transaction.
 const (
 	turnLock    = "concat('fencepost ', md5(database()))"
-	lockTurn    = "do get_lock(" + turnLock + ", 0);"
+	lockTurn    = "do get_lock(" + turnLock + ", 1);" // a session that was ended gives back the row first
 	releaseTurn = "do release_lock(" + turnLock + ");"
 )
 

@@ -390,7 +390,7 @@ func postgresSays(said *pgconn.PgError) error {
 		return held("")
 	}
 	if said.Code == "55P03" {
-		return errLocked
+		return lockedBy("")
 	}
 	err := fmt.Errorf("the database refuses: %s (SQLSTATE %s)", said.Message, said.Code)
 	if sqlStarts[said.Code] {

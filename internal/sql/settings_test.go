@@ -19,7 +19,6 @@ import (
 type setting struct {
 	what     string
 	set      []string // DATABASE stands for the database
-	says     string   // in the error of Init or Open; empty: it works
 	finds    []string // the checks at which doctor finds something, beside those that it finds at each server of these tests
 	encoding string   // of the database; empty: UTF8
 	owner    string   // that is seen in the view of leases; empty: as it was given

@@ -87,9 +87,9 @@ type Store struct {
 	waitsUntil atomic.Int64          // somebody waits here, or has a stream, until then, as far as is known: nanoseconds since 1970
 	out        atomic.Pointer[error] // why the database can't be asked; nil while it can
 
-	wants    atomic.Bool            // a turn is waited for
-	stuck    chan struct{}          // holds one when that takes long
-	lockedBy atomic.Pointer[string] // who has the store locked, in words, when that was last looked for; nil: nobody
+	wants     atomic.Bool            // a turn is waited for
+	waitsLong chan struct{}          // holds one when that takes long
+	lockedBy  atomic.Pointer[string] // who has the store locked, in words, when that was last looked for; nil: nobody
 
 	queue queue
 
@@ -151,8 +151,8 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	gateway := newGateway()
 	s := &Store{
 		options: o, log: o.Logger, db: db, gateway: gateway, queue: newQueue(), opened: time.Now(),
-		batch: machine.Batch{Gateway: string(gateway), MaxHolders: o.MaxHolders, StepLimit: o.stepLimit, MaxSkew: int64(o.MaxSkew)},
-		stuck: make(chan struct{}, 1), failed: make(chan struct{}), closing: make(chan struct{}), ended: make(chan struct{}),
+		batch:     machine.Batch{Gateway: string(gateway), MaxHolders: o.MaxHolders, StepLimit: o.stepLimit, MaxSkew: int64(o.MaxSkew)},
+		waitsLong: make(chan struct{}, 1), failed: make(chan struct{}), closing: make(chan struct{}), ended: make(chan struct{}),
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	ctx, cancel := context.WithTimeout(ctx, openTimeout)

@@ -128,7 +128,7 @@ func (t *turn) carryOut() error {
 // Nothing joins a turn behind one that has failed, nor any soon after one that was refused for what one item asks for: else that would
 // never be alone, and each try is dear.
 func (t *turn) join() {
-	if !t.failing && time.Since(t.lastApart) > joinAfter {
+	if !t.failing && t.unwritten == 0 && time.Since(t.lastApart) > joinAfter {
 		t.items = append(t.items, t.resting.refuse(t.queue.join(t.items))...)
 	}
 }

@@ -46,22 +46,18 @@ begin
 end
 $$
 -- ;;
--- turn begins a turn: it locks the store, reads the clock (microseconds since 1970), says which run of which server this is, and locks the rows of those leases that may end in the turn and that no
--- transaction guards. Those that one does are held. A gateway that stands still in its turn is thrown out after stall milliseconds.
--- The key is that of turns that are held off: see held.
-create or replace function fencepost.turn(tried bigint[], stall int, out at bigint, out run text, out held bigint[])
+-- lock_store begins a turn, unless turns are held off: the key is that of held. What it sets is for the rest of the transaction.
+create or replace function fencepost.lock_store() returns void
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    free bigint[];
-    was  text;
+    was text;
 begin
     if not pg_try_advisory_xact_lock_shared(7378424937699110771) then
         perform fencepost.held();
     end if;
     was := set_config('lock_timeout', '3s', true);
-    was := set_config('idle_in_transaction_session_timeout', stall::text, true);
     was := set_config('client_min_messages', 'warning', true); -- one warns of a commit that no standby has
     was := set_config('enable_seqscan', 'off', true);
     was := set_config('plan_cache_mode', 'force_generic_plan', true); -- else most statements are planned anew each time
@@ -72,6 +68,22 @@ begin
     if not found then
         raise exception 'the store has no row' using errcode = 'ZF500';
     end if;
+end
+$$
+-- ;;
+-- turn begins a turn: it locks the store, reads the clock (microseconds since 1970), says which run of which server this is, and locks the
+-- rows of those leases that may yield something in the turn and that no transaction guards. Those that one does are held. A gateway that
+-- stands still in its turn is thrown out after stall milliseconds.
+create or replace function fencepost.turn(tried bigint[], stall int, out at bigint, out run text, out held bigint[])
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    free bigint[];
+    was  text;
+begin
+    was := set_config('idle_in_transaction_session_timeout', stall::text, true);
+    perform fencepost.lock_store();
     held := '{}';
     if cardinality(tried) > 0 then
         with taken as materialized (
@@ -135,22 +147,8 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     clock bigint;
-    was   text;
 begin
-    if not pg_try_advisory_xact_lock_shared(7378424937699110771) then
-        perform fencepost.held();
-    end if;
-    was := set_config('lock_timeout', '3s', true);
-    was := set_config('client_min_messages', 'warning', true);
-    was := set_config('enable_seqscan', 'off', true);
-    was := set_config('plan_cache_mode', 'force_generic_plan', true);
-    if current_setting('synchronous_commit') = 'off' then
-        was := set_config('synchronous_commit', 'on', true);
-    end if;
-    perform from fencepost.store s where s.id = 1 for update;
-    if not found then
-        raise exception 'the store has no row' using errcode = 'ZF500';
-    end if;
+    perform fencepost.lock_store();
     clock := (extract(epoch from clock_timestamp()) * 1000000)::bigint;
     if late >= 0 and clock not between turn_alone.at and turn_alone.at + late
         or believed <> extract(epoch from pg_postmaster_start_time())::text || ' ' || left(pg_walfile_name(pg_current_wal_lsn()), 8) || '/' || 'fencepost.log'::regclass::oid

@@ -12,7 +12,7 @@ grant select, update on fencepost.snapshotter to USER
 -- ;;
 grant select, insert, update, delete on fencepost.lease to USER
 -- ;;
-grant execute on function fencepost.held, fencepost.turn, fencepost.put_leases, fencepost.append, fencepost.turn_alone to USER
+grant execute on function fencepost.held, fencepost.lock_store, fencepost.turn, fencepost.put_leases, fencepost.append, fencepost.turn_alone to USER
 -- ;; application
 -- What an application's user needs: it looks at leases, and guards the one it holds.
 grant usage on schema fencepost to USER
