@@ -15,10 +15,10 @@ const (
 
 	// lockTimeout is how long the server has a turn wait for others; then it is tried again. turnTimeout is for a message that may wait so.
 	lockTimeout = 3 * time.Second
-	turnTimeout = lockTimeout + 500*time.Millisecond
+	turnTimeout = lockTimeout + time.Second
 
 	// commitTimeout is for the end of a turn: longer than it may wait for a lock, which is a refusal. What is behind it is found out (decided).
-	commitTimeout = lockTimeout + 500*time.Millisecond
+	commitTimeout = turnTimeout
 
 	// saveTimeout is for what writes snapshots and removes what they take the place of, for which nobody waits.
 	saveTimeout = 15 * time.Second

@@ -72,7 +72,7 @@ func Examine(ctx context.Context, o Options) (Condition, error) {
 		return Condition{}, err
 	} else {
 		defer conn.close()
-		if all, err := conn.holders(ctx); err == nil && errors.Is(c.Unable, errLocked) && len(all) > 0 {
+		if all, err := conn.holders(ctx); err == nil && inVain(c.Unable) && len(all) > 0 {
 			c.Unable = lockedBy(*inWords(all))
 		}
 	}

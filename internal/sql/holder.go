@@ -1,6 +1,7 @@
 package sql
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -42,7 +43,7 @@ func awaitTurn[T any](s *Store, wait func() (T, error)) (T, error) {
 	v, err := wait()
 	timer.Stop()
 	s.wants.Store(false)
-	if who := s.lockedBy.Swap(nil); who != nil && errors.Is(err, errLocked) {
+	if who := s.lockedBy.Swap(nil); who != nil && inVain(err) {
 		err = lockedBy(*who)
 	}
 	return v, err
@@ -146,6 +147,12 @@ func (h *holderWatch) end(one holder) error {
 		h.log.Warn("a gateway stood still in its turn, and its database session was ended: others go on", "session", one.who)
 	}
 	return err
+}
+
+// inVain reports whether a turn was waited for in vain. Of several that wait PostgreSQL has one wait for the other's wait, each time for as long
+// as the server has it wait at most.
+func inVain(err error) bool {
+	return errors.Is(err, errLocked) || errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, errUndecided)
 }
 
 // lockedBy returns errLocked for people: who has the store locked, if that is known.
