@@ -39,9 +39,10 @@ func postgresRefusal(code string) refusal {
 	return postgresRefusals[code[:min(2, len(code))]]
 }
 
-// mysqlRefusals are refusals by the server's numbers.
+// mysqlRefusals are refusals by the server's numbers. The second line has those of foreign keys, and of what a trigger does.
 var mysqlRefusals = map[uint16]refusal{
 	1048: ofContent, 1153: ofContent, 1264: ofContent, 1265: ofContent, 1292: ofContent, 1644: ofContent, 3819: ofContent, 4025: ofContent,
+	1216: ofContent, 1217: ofContent, 1451: ofContent, 1452: ofContent, 1364: ofContent, 1365: ofContent, 1690: ofContent, 1054: ofContent, 1305: ofContent, 1442: ofContent,
 	1300: ofText, 1366: ofText, 1406: ofText, 3988: ofText,
 }
 

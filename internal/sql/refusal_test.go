@@ -183,7 +183,7 @@ func TestRefusals(t *testing.T) {
 		}
 	}
 	for number, want := range map[uint16]refusal{
-		1142: ofAll, 1205: ofAll, 1114: ofAll, 1290: ofAll, 1213: ofAll, 1062: ofAll, 1021: ofAll, 1644: ofContent, 4025: ofContent, 1153: ofContent, 1366: ofText,
+		1142: ofAll, 1205: ofAll, 1114: ofAll, 1290: ofAll, 1213: ofAll, 1062: ofAll, 1021: ofAll, 1644: ofContent, 1452: ofContent, 4025: ofContent, 1153: ofContent, 1366: ofText,
 	} {
 		if got := refusedFor(mysqlError(&gomysql.MySQLError{Number: number})); got != want {
 			t.Errorf("%d: %d, want %d", number, got, want)
