@@ -40,7 +40,7 @@ func (t *turn) commit(e *entry, d *machine.Decoded, all []carried, ops []fencing
 }
 
 // decided returns what became of the commit of the entry that was carried out last, which came to err. After an error the entry is not
-// in the log, and will not be. Until the database has said which of the two, it is asked. The caller holds the mutex.
+// in the log, and will not be; or the log was cut, so that it can't be known, and the items are told so. Until the database has said which of the two, it is asked. The caller holds the mutex.
 //
 // A commit that waits for a standby, and is cut off meanwhile, is there, but perhaps not at the standby. So an entry that is found
 // after a lost answer counts only when another one behind it is committed, which has waited for the standby as well.
@@ -50,6 +50,10 @@ func (t *turn) decided(err error) error {
 		t.outage(err)
 		switch there, cause := t.find(); {
 		case isUnreadable(cause):
+			return cause
+		case errors.Is(cause, errCut): // it is not carried out again: perhaps it was
+			refuse(t.items, cause)
+			t.items = nil
 			return cause
 		case cause != nil:
 			err = fmt.Errorf("%w: %w", errUndecided, cause)
@@ -98,7 +102,7 @@ func (t *turn) find() (there bool, err error) {
 		t.noteServer(b.server)
 		err = t.follow(b)
 	}
-	if errors.Is(err, errOther) || errors.Is(err, errGap) {
+	if errors.Is(err, errOther) || errors.Is(err, errGap) && !errors.Is(err, errCut) {
 		return false, nil
 	}
 	return true, err

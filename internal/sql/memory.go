@@ -41,6 +41,9 @@ var (
 
 	// errGap says that an entry that is the next one to carry out, or the last one that was, is not there.
 	errGap = errors.New("the log lacks an entry")
+
+	// errCut is an errGap: the log begins behind the last entry that was carried out, which was there or was not.
+	errCut = fmt.Errorf("%w: a snapshot has taken its place", errGap)
 )
 
 // newID names an entry: 31 bits by chance, of which one is set, and a checksum of 32.
@@ -64,6 +67,8 @@ func (m *memory) follow(entries []logged, apply func(seq uint64, e *machine.Deco
 		}
 		m.last = entries[0].id
 		entries = entries[1:]
+	} else if m.last != 0 && len(entries) > 0 {
+		return errCut
 	} else if m.last != 0 {
 		return errGap
 	}

@@ -67,13 +67,15 @@ func (s *Store) run() {
 	}
 }
 
-// pause waits, unless the store is closed meanwhile.
-func (s *Store) pause(pause time.Duration) {
+// pause waits, unless the store is closed meanwhile: then it returns false.
+func (s *Store) pause(pause time.Duration) bool {
 	timer := time.NewTimer(pause)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
+		return true
 	case <-s.closing:
+		return false
 	}
 }
 

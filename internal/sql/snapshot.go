@@ -128,7 +128,9 @@ func (s *Store) save(ctx context.Context, old time.Duration) error {
 	case seq == 0:
 		return nil
 	}
-	s.pause(old)
+	if old > 0 && !s.pause(old) { // who stops leaves that to whoever writes the next one: itself, if nobody else serves
+		return nil
+	}
 	if err := s.cut(ctx, seq); err != nil {
 		return fmt.Errorf("what a snapshot took the place of could not be removed: %w", err)
 	}
