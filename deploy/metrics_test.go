@@ -23,6 +23,8 @@ import (
 	lockhttp "fencepost/internal/http"
 	"fencepost/internal/observe"
 	"fencepost/internal/redis/redistest"
+	"fencepost/internal/sql"
+	"fencepost/internal/sql/sqltest"
 	"fencepost/internal/watchdog"
 )
 
@@ -68,6 +70,7 @@ func exist(t *testing.T) map[string][]string {
 	observe.RegisterLog(all, func() uint64 { return 0 })
 	observe.RegisterLosses(all, func() int64 { return 0 })
 	observe.RegisterPanics(all, func() int64 { return 0 })
+	observe.RegisterTurnsEnded(all, func() int64 { return 0 })
 	observe.RegisterCluster(all, func() observe.Cluster { return observe.Cluster{} })
 	model := fencingtest.NewModel(func() fencing.Instant { return fencingtest.Epoch })
 	t.Cleanup(func() { model.Close() })
@@ -166,7 +169,10 @@ func TestMetricsPage(t *testing.T) {
 	t.Parallel()
 	port, err := redistest.FreePort()
 	must(t, err)
-	page := metricsPage(t, redistest.Start(t).URL()) + metricsPage(t, fmt.Sprintf("raft://127.0.0.1:%d", port))
+	database := sqltest.StartPostgres(t).Database(t)
+	_, err = sql.Init(t.Context(), database, sql.Rights{})
+	must(t, err)
+	page := metricsPage(t, redistest.Start(t).URL()) + metricsPage(t, fmt.Sprintf("raft://127.0.0.1:%d", port)) + metricsPage(t, database)
 	there := exist(t)
 	shown := map[string]bool{}
 	for _, match := range regexp.MustCompile(`(?m)^# TYPE (fencepost_\w+) `).FindAllStringSubmatch(page, -1) {

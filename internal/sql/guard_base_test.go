@@ -132,7 +132,7 @@ func (b *guardBase) turn(ctx context.Context, do func(exec func(statement string
 	}
 	timeout := "set local lock_timeout = '1s'"
 	if b.mysql {
-		timeout = "set session innodb_lock_wait_timeout = 1"
+		timeout = "set session innodb_lock_wait_timeout = 5"
 	}
 	if err := exec(timeout); err != nil {
 		return err

@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/url"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -141,13 +142,19 @@ func TestDeafInATurn(t *testing.T) {
 			}
 			cable.deaf.Store(true)
 			ctx, cancel := context.WithCancel(t.Context())
-			t.Cleanup(cancel)
-			switch deaf := deaf.(type) {
-			case *postgresConn:
-				go func() { _, _ = deaf.Exec(ctx, "select repeat('x', 100000000)") }()
-			case *mysqlConn:
-				go func() { _ = deaf.ask(ctx, strings.Repeat("select repeat('x', 10000000);", 10), nil) }()
-			}
+			var asks sync.WaitGroup
+			t.Cleanup(func() { // before it is closed
+				cancel()
+				asks.Wait()
+			})
+			asks.Go(func() {
+				switch deaf := deaf.(type) {
+				case *postgresConn:
+					_, _ = deaf.Exec(ctx, "select repeat('x', 100000000)")
+				case *mysqlConn:
+					_ = deaf.ask(ctx, strings.Repeat("select repeat('x', 10000000);", 10), nil)
+				}
+			})
 			goOn(t, a)
 		})
 	}

@@ -53,7 +53,7 @@ func TestPostgresSettings(t *testing.T) {
 	}
 	rows = append(rows, all,
 		setting{what: "idle_session_timeout = 300", set: []string{"alter database DATABASE set idle_session_timeout = 300"}, finds: []string{checkTimeouts}},
-		setting{what: "statement_timeout = 50", set: []string{"alter database DATABASE set statement_timeout = 50"}, finds: []string{checkTimeouts}},
+		setting{what: "statement_timeout = 1000", set: []string{"alter database DATABASE set statement_timeout = 1000"}, finds: []string{checkTimeouts}},
 		setting{what: "encoding LATIN1", encoding: "LATIN1", owner: "caf? ? ?"},
 		setting{what: "encoding WIN1252", encoding: "WIN1252", owner: "caf? ? ?"},
 		setting{what: "encoding EUC_JP", encoding: "EUC_JP", owner: "caf? ? ?"},
