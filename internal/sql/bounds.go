@@ -13,6 +13,9 @@ const (
 	// readTimeout is for a message that waits for nobody: what it reads has at most about 1 MB.
 	readTimeout = 3 * time.Second
 
+	// stall is for how long a gateway may stand still in its turn, while all others wait. The database throws it out then.
+	stall = 2 * time.Second
+
 	// lockTimeout is how long the server has a turn wait for others; then it is tried again. turnTimeout is for a message that may wait so.
 	lockTimeout = 3 * time.Second
 	turnTimeout = lockTimeout + time.Second

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -23,9 +22,6 @@ type postgres struct {
 	mu      sync.Mutex
 	servers map[string]string // which server a run is of
 }
-
-// stall is for how long a gateway may stand still in its turn, while all others wait. The database throws it out then.
-const stall = 2 * time.Second
 
 // newPostgres reads a URL. Statements are not prepared unless it says so: behind a pooler in transaction mode the next one may come
 // to another connection.
@@ -231,15 +227,6 @@ func (c *postgresConn) committed(tag pgconn.CommandTag) error {
 	return nil
 }
 
-// undecidedUnlessRefused returns an error that wraps errUndecided, unless the server says that it has rolled the transaction back.
-func undecidedUnlessRefused(err error) error {
-	var refusal *pgconn.PgError
-	if errors.As(err, &refusal) && refusal.SeverityUnlocalized == "ERROR" && refusal.Code != "57014" {
-		return postgresError(err)
-	}
-	return fmt.Errorf("%w: %w", errUndecided, postgresError(err))
-}
-
 func (c *postgresConn) abandon(ctx context.Context) error {
 	_, err := c.Exec(ctx, "rollback")
 	return postgresError(err)
@@ -266,81 +253,6 @@ func (c *postgresConn) read(ctx context.Context, after uint64) (*begun, error) {
 	return b, err
 }
 
-func (c *postgresConn) newest(ctx context.Context) (seq uint64, chunks int, err error) {
-	var head []byte
-	var number int64
-	err = c.QueryRow(ctx, "select seq, chunk from fencepost.snapshot where no = 0 order by seq desc limit 1").Scan(&number, (*octets)(&head))
-	if errors.Is(err, pgx.ErrNoRows) {
-		return 0, 0, nil
-	}
-	if err != nil {
-		return 0, 0, postgresError(err)
-	}
-	chunks, err = readHead(head)
-	return uint64(number), chunks, err
-}
-
-func (c *postgresConn) chunk(ctx context.Context, seq uint64, no int) (chunk []byte, err error) {
-	err = c.QueryRow(ctx, "select chunk from fencepost.snapshot where seq = $1 and no = $2", int64(seq), int32(no)).Scan((*octets)(&chunk))
-	if errors.Is(err, pgx.ErrNoRows) {
-		return nil, nil
-	}
-	return chunk, postgresError(err)
-}
-
-func (c *postgresConn) claim(ctx context.Context, gateway fencing.Gateway) (bool, error) {
-	tag, err := c.write(ctx, "update fencepost.snapshotter set gateway = $1, until = now() + $2 * interval '1 second' where id = 1 and (until < now() or gateway = $1)",
-		string(gateway), int32(claimFor/time.Second))
-	return tag.RowsAffected() > 0, err
-}
-
-func (c *postgresConn) put(ctx context.Context, seq uint64, no int, chunk []byte) error {
-	tag, err := c.write(ctx, `insert into fencepost.snapshot select $1, $2, $3 where not exists (select from fencepost.snapshot where seq = $1 and no = 0)
-		on conflict (seq, no) do update set chunk = excluded.chunk`, int64(seq), int32(no), chunk)
-	return overtakenUnless(tag, err)
-}
-
-func overtakenUnless(tag pgconn.CommandTag, err error) error {
-	if err == nil && tag.RowsAffected() == 0 {
-		return errOvertaken
-	}
-	return err
-}
-
-func (c *postgresConn) finish(ctx context.Context, gateway fencing.Gateway, of mark, chunks int) error {
-	err := c.unheld(ctx, func() error {
-		tag, err := c.Exec(ctx, `insert into fencepost.snapshot select $1, 0, $2 where exists (select from fencepost.log where seq = $1 and id = $3)
-		and exists (select from fencepost.snapshotter where gateway = $4) on conflict do nothing`, int64(of.seq), head(chunks), of.id, string(gateway))
-		return overtakenUnless(tag, err)
-	})
-	if err != nil {
-		return err
-	}
-	return c.release(ctx, gateway)
-}
-
-func (c *postgresConn) release(ctx context.Context, gateway fencing.Gateway) error {
-	_, err := c.write(ctx, "update fencepost.snapshotter set until = 'epoch' where gateway = $1", string(gateway))
-	return err
-}
-
-func (c *postgresConn) tidy(ctx context.Context) error {
-	_, err := c.write(ctx, "delete from fencepost.snapshot where seq <> coalesce((select max(seq) from fencepost.snapshot where no = 0), 0)")
-	return err
-}
-
-func (c *postgresConn) cut(ctx context.Context, upTo, snapshot uint64, limit int) (more bool, err error) {
-	err = c.unheld(ctx, func() error {
-		tag, err := c.Exec(ctx, `delete from fencepost.log where seq <= $1 and seq < (select min(seq) from fencepost.log) + $2
-		and exists (select from fencepost.snapshot where seq >= $3 and no = 0)`, int64(upTo), int64(limit), int64(snapshot))
-		if more = tag.RowsAffected() > 0; err == nil && !more {
-			_, err = c.Exec(ctx, "delete from fencepost.snapshot where seq < $1 and exists (select from fencepost.snapshot where seq >= $1 and no = 0)", int64(snapshot))
-		}
-		return postgresError(err)
-	})
-	return more, err
-}
-
 func (c *postgresConn) tries(ctx context.Context) error {
 	batch := &pgx.Batch{}
 	batch.Queue("begin read write")
@@ -353,72 +265,6 @@ func (c *postgresConn) close() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	_ = c.Conn.Close(ctx)
-}
-
-// postgresError returns an error in words for whoever runs the gateway; nil for nil.
-func postgresError(err error) error {
-	var refusal *pgconn.PgError
-	var connecting *pgconn.ConnectError
-	switch {
-	case err == nil:
-		return nil
-	case errors.As(err, &refusal):
-		return postgresSays(refusal)
-	case errors.As(err, &connecting):
-		err = attempts{errors.Unwrap(connecting)}
-		if strings.Contains(err.Error(), "read only connection") { // of several hosts none accepts writes
-			return readOnly.fault(err)
-		}
-		return away(fmt.Errorf("the database can't be reached: %w", err))
-	}
-	return away(fmt.Errorf("the connection to the database failed: %w", err))
-}
-
-// sqlStates are what a server says by SQLSTATE of what it lacks or refuses, and sqlStarts those of one that starts or ends.
-var (
-	sqlStates = map[string]cause{
-		"3D000": nowhere, "3F000": noSchema, "42P01": noSchema, "ZF500": noSchema, "28000": foreign, "28P01": password, "25006": readOnly, "55000": readOnly,
-		"42501": noRights, "42P05": pooled, "26000": pooled, "53100": full, "53300": crowded,
-	}
-	sqlStarts = map[string]bool{"57P01": true, "57P02": true, "57P03": true}
-)
-
-// postgresSays returns what the server has said in words. What it says of a transaction, and may do when it is asked again, is refused; what is about
-// the server is not.
-func postgresSays(said *pgconn.PgError) error {
-	if said.Code == stateHeld {
-		return held("")
-	}
-	if said.Code == "55P03" {
-		return lockedBy("")
-	}
-	err := fmt.Errorf("the database refuses: %s (SQLSTATE %s)", said.Message, said.Code)
-	if sqlStarts[said.Code] {
-		return &fencing.Outage{Detail: starting, Err: err}
-	}
-	known, is := sqlStates[said.Code]
-	switch {
-	case is && known != full:
-		return known.fault(err)
-	case is:
-		err = known.fault(err)
-	}
-	if said.SeverityUnlocalized == "ERROR" && said.Code != "40001" && said.Code != "40P01" {
-		err = refused{err, postgresRefusal(said.Code)}
-	}
-	return err
-}
-
-// attempts is why no connection could be opened: one error for each address, with TLS and without.
-type attempts struct{ error }
-
-func (a attempts) Unwrap() error { return a.error }
-
-// Error is one line.
-func (a attempts) Error() string {
-	lines := strings.Split(a.error.Error(), "\n")
-	slices.Sort(lines)
-	return strings.Join(slices.Compact(lines), "; ")
 }
 
 func numbers(tokens []fencing.Token) []int64 {

@@ -2,13 +2,10 @@ package sql
 
 import (
 	"bytes"
-	"context"
 	"encoding/hex"
 	"errors"
 	"strings"
 
-	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
@@ -54,34 +51,6 @@ import (
 
 // beginWriting begins a transaction that writes.
 const beginWriting = "begin isolation level read committed read write"
-
-// standbyError returns the error of beginWriting. A standby has another code for that than for a statement that writes.
-func standbyError(err error) error {
-	var refusal *pgconn.PgError
-	if errors.As(err, &refusal) && refusal.Code == "0A000" {
-		refusal.Code = "25006"
-	}
-	return err
-}
-
-// write carries out a statement in a transaction of its own, by one message.
-func (c *postgresConn) write(ctx context.Context, statement string, args ...any) (pgconn.CommandTag, error) {
-	batch := &pgx.Batch{}
-	batch.Queue(beginWriting)
-	batch.Queue(statement, args...)
-	batch.Queue("commit")
-	r := c.SendBatch(ctx, batch)
-	_, err := r.Exec()
-	err = standbyError(err)
-	var tag pgconn.CommandTag
-	if err == nil {
-		tag, err = r.Exec()
-	}
-	if err == nil {
-		_, err = r.Exec()
-	}
-	return tag, postgresError(errors.Join(err, r.Close()))
-}
 
 // holdable returns a text that the encoding of the database can hold. Only people see it, in the view of leases: the log has the
 // text itself, as octets. SQL_ASCII takes all octets as they are.
