@@ -244,11 +244,13 @@ func TestLongestTTLIsAskedOfTheNodes(t *testing.T) {
 	})
 }
 
-// The log says for how long a node that forgot does not vote, as people read it.
+// The log says for how long a node that forgot does not vote, as people read it. Of several gateways only the first to see it says so.
 func TestTheLogSaysHowLong(t *testing.T) {
-	play(t, func(s *scene) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newNodes(t, 3)
 		var log bytes.Buffer
 		s.Store = s.openWith(func(o *Options) { o.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
+		synctest.Wait()
 		r := request("a")
 		r.TTL = 90 * time.Second
 		s.acquire(r)
