@@ -74,7 +74,9 @@ func (t *turn) alone(ctx context.Context) (done bool, err error) {
 		return false, nil
 	default:
 		t.lastNow, t.lastSeen = at, time.Now()
+		late = min(late, at.Sub(now))
 	}
+	t.asked = t.asked.Add(-max(0, late)) // by so much the database's clock was ahead of the turn's instant then, at most
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	defer t.tell()

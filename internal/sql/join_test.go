@@ -2,6 +2,7 @@ package sql
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -38,8 +39,33 @@ func (c slowConn) begin(ctx context.Context, after uint64, tried []fencing.Token
 	return b, err
 }
 
+// countsFrom tells that what is left of a lease would be told wrongly. It counts from an instant of the gateway's, asked, and the database's clock
+// was now when it was read, which both have from this machine: read before that, the lease would be told to last longer than it does, and since
+// before began it would be told to be shorter than it need be.
+func countsFrom(t *testing.T, what string, now fencing.Instant, asked, began time.Time) {
+	t.Helper()
+	if late := fencing.InstantOf(asked).Sub(now); late > 0 {
+		t.Errorf("%s: what is left of a lease counts from %s after the database's clock was read", what, late)
+	}
+	if early := began.Sub(asked); early > 0 {
+		t.Errorf("%s: what is left of a lease counts from %s before the turn", what, early)
+	}
+}
+
+// grantsAt is a gateway's listener that keeps by when it is told what is granted.
+type grantsAt struct {
+	hearer
+	now   chan fencing.Instant
+	asked chan time.Time
+}
+
+func (g *grantsAt) Granted(_ fencing.Grant, now fencing.Instant, asked time.Time) {
+	g.now <- now
+	g.asked <- asked
+}
+
 // What is asked for while a turn is waited for is carried out in that turn: acquires, releases, whose rows are tried then, and looks.
-// What comes later than that is not lost.
+// What comes later than that is not lost. All is told by the instant of the turn, also to who waited.
 func TestJoinedTurn(t *testing.T) {
 	t.Parallel()
 	for name, server := range map[string]*sqltest.Server{"PostgreSQL": sqltest.Postgres(t), "MariaDB": sqltest.MariaDB(t)} {
@@ -49,15 +75,21 @@ func TestJoinedTurn(t *testing.T) {
 				URL: initialised(t, server.Database(t)), Logger: testLog(t), aloneAfter: -1,
 				wrap: func(db database) database { d.database = db; return d },
 			})
+			heard := &grantsAt{now: make(chan fencing.Instant, 1), asked: make(chan time.Time, 1)}
+			s.Listen(heard)
 			held := acquire(t, s, "held", time.Minute)
+			mustDo(t, s, waiting("held"))
 			before := s.memory.Applied()
 			d.slow.Store(true)
+			began := time.Now()
 			var all sync.WaitGroup
 			do := func(op fencing.Op) {
 				all.Go(func() {
-					if out, err := s.Do(context.Background(), op); err != nil || out.Asked.IsZero() {
-						t.Errorf("%T: %+v, %v", op, out, err)
+					out, err := s.Do(context.Background(), op)
+					if err != nil {
+						t.Errorf("%T: %v", op, err)
 					}
+					countsFrom(t, fmt.Sprintf("%T", op), out.Now, out.Asked, began)
 				})
 			}
 			do(request("first", time.Minute))
@@ -74,6 +106,7 @@ func TestJoinedTurn(t *testing.T) {
 			d.slow.Store(false)
 			close(d.proceed)
 			all.Wait()
+			countsFrom(t, "who waited", <-heard.now, <-heard.asked, began)
 			if entries := s.memory.Applied() - before; entries != 1 {
 				t.Errorf("%d entries", entries)
 			}
