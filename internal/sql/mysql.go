@@ -1,6 +1,7 @@
 package sql
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -11,7 +12,6 @@ import (
 	"net"
 	"net/url"
 	"os"
-	"regexp"
 	"strconv"
 	"strings"
 
@@ -27,82 +27,28 @@ type mysqlServer struct {
 // leastPacket is what a message may have at least: a chunk of a snapshot, or an entry, each byte of which may need two.
 const leastPacket = 4 << 20
 
-// newMySQL reads a URL, mysql://USER:PASSWORD@HOST:PORT/DATABASE. Options are tls=true, false, skip-verify or preferred (default
-// false), tls-ca=FILE with the authorities that may sign the server's certificate, and socket=PATH, in place of the host. No error
-// repeats what may be a password.
+// newMySQL reads a URL, as CheckURL has it.
 func newMySQL(address string) (*mysqlServer, error) {
-	at := func(format string, args ...any) (*mysqlServer, error) {
-		return nil, fmt.Errorf("the URL of the database is wrong: "+format, args...)
-	}
-	u, err := url.Parse(address)
-	if err != nil || u.Fragment != "" || u.Opaque != "" {
-		return at("it is not of the form mysql://USER:PASSWORD@HOST:PORT/DATABASE; in a password characters such as / ? # @ %% must be written as %%2F %%3F %%23 %%40 %%25")
-	}
-	options, err := url.ParseQuery(u.RawQuery)
+	p, err := dissect(address)
 	if err != nil {
-		return at("its options can't be read")
+		return nil, err
 	}
 	c := gomysql.NewConfig()
-	c.User = u.User.Username()
-	c.Passwd, _ = u.User.Password()
-	c.DBName = strings.TrimPrefix(u.Path, "/")
-	c.Net, c.Addr = "tcp", net.JoinHostPort(u.Hostname(), "3306")
-	if port := u.Port(); port != "" {
-		if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
-			return at("a port is between 1 and 65535")
-		}
-		c.Addr = net.JoinHostPort(u.Hostname(), port)
+	c.User, c.Passwd, c.DBName, c.TLSConfig = p.user, p.password, p.database, p.options.Get("tls")
+	host := &url.URL{Host: p.hosts}
+	c.Net, c.Addr = "tcp", net.JoinHostPort(host.Hostname(), cmp.Or(host.Port(), "3306"))
+	if p.hosts == "" {
+		c.Net, c.Addr = "unix", p.options.Get("socket")
 	}
-	authorities := ""
-	for name, values := range options {
-		if len(values) != 1 || values[0] == "" {
-			return at("an option has one value: %s", optionName(name))
+	if file := p.options.Get("tls-ca"); file != "" {
+		if c.TLS, err = trusting(file); err != nil {
+			return nil, fmt.Errorf("the URL of the database is wrong: tls-ca: %w", err)
 		}
-		switch value := values[0]; name {
-		case "tls":
-			if value != "true" && value != "false" && value != "skip-verify" && value != "preferred" {
-				return at("tls is true, false, skip-verify or preferred")
-			}
-			c.TLSConfig = value
-		case "tls-ca":
-			authorities = value
-		case "socket":
-			c.Net, c.Addr = "unix", value
-		default:
-			return at("there is no option %s; there are tls, tls-ca and socket", optionName(name))
-		}
-	}
-	switch {
-	case c.User == "":
-		return at("it names no user")
-	case c.DBName == "" || strings.Contains(c.DBName, "/"):
-		return at("it names no database, as mysql://USER:PASSWORD@HOST:PORT/DATABASE does")
-	case c.Net == "tcp" && u.Hostname() == "":
-		return at("it names no host")
-	case c.Net == "unix" && u.Host != "":
-		return at("it names a host and a socket")
-	case authorities != "" && c.TLSConfig != "true":
-		return at("tls-ca needs tls=true")
-	}
-	if authorities != "" {
-		if c.TLS, err = trusting(authorities); err != nil {
-			return at("tls-ca: %w", err)
-		}
-		c.TLS.ServerName = u.Hostname()
+		c.TLS.ServerName = host.Hostname()
 	}
 	c.MultiStatements, c.InterpolateParams, c.ClientFoundRows = true, true, true
 	c.MaxAllowedPacket, c.Timeout, c.Logger = 0, connectTimeout, &gomysql.NopLogger{}
 	return &mysqlServer{config: c}, nil
-}
-
-var plainOption = regexp.MustCompile(`^[A-Za-z][A-Za-z_-]{0,40}$`)
-
-// optionName returns an option's name for people, unless it may be the end of a password with a question mark in it.
-func optionName(name string) string {
-	if plainOption.MatchString(name) {
-		return strconv.Quote(name)
-	}
-	return "of a name that has other characters than letters"
 }
 
 func trusting(file string) (*tls.Config, error) {

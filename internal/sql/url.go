@@ -80,10 +80,12 @@ func schemeError(text string) error {
 //	postgres://user[:password]@host[:5432][,host…]/database[?option=value&…]
 //	mysql://user[:password]@host[:3306]/database[?option=value&…]
 //
-// Of several hosts the first is used that can be written to. An IPv6 address stands in brackets. For a Unix socket the host is left
-// out, and the option host is its directory and port its number, if that is not 5432 (PostgreSQL), or socket its path (MySQL). The options of PostgreSQL are those of libpq that the driver understands, and
-// prepared=true, which has statements be prepared; those of MySQL are tls (true, skip-verify, preferred) and tls-ca, a file of
-// authorities.
+// Of several hosts one is used that can be written to. An IPv6 address stands in brackets. For a Unix socket the host is left out:
+// for PostgreSQL the option host is its directory and port its number, if that is not 5432; for MySQL the option socket is its path.
+//
+// The options of PostgreSQL are those of libpq that the driver understands, and prepared=true, which has statements be prepared also
+// behind a pooler. Those of MySQL are tls (true, false, skip-verify or preferred; without it false) and, with tls=true, tls-ca: a file with the
+// authorities that may have signed the certificate of the server.
 func CheckURL(text string) error {
 	_, err := dissect(text)
 	return err
@@ -139,7 +141,7 @@ func dissect(text string) (*parts, error) {
 		p.password, _ = u.User.Password()
 	}
 	p.hosts, p.database = rest[at:end], strings.TrimPrefix(u.Path, "/")
-	for _, check := range []func() error{p.checkHosts, p.checkDatabase, p.checkOptions} {
+	for _, check := range []func() error{p.checkHosts, p.checkDatabase, p.checkOptions, p.checkMySQL} {
 		if err := check(); err != nil {
 			return nil, err
 		}
@@ -208,6 +210,19 @@ func (p *parts) checkDatabase() error {
 		return fmt.Errorf("the URL of the database does not say which one; write %s://user:password@host/database", p.scheme)
 	case strings.Contains(p.database, "/"):
 		return errors.New("the URL of the database has a slash in the name of the database")
+	}
+	return nil
+}
+
+// checkMySQL says what is wrong with a URL of MariaDB or MySQL besides.
+func (p *parts) checkMySQL() error {
+	switch {
+	case p.kind != kindMySQL:
+		return nil
+	case p.user == "":
+		return errors.New("the URL of the database names no user; write mysql://user:password@host/database")
+	case p.options.Has("tls-ca") && p.options.Get("tls") != "true":
+		return errors.New("the option tls-ca of the URL of the database needs tls=true")
 	}
 	return nil
 }

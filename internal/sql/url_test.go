@@ -72,6 +72,10 @@ func TestCheckURL(t *testing.T) {
 		"postgres://h/d?sslmode=require&sslmode=a":  "sslmode",
 		"mysql://u:hunter2@h,i/d":                   "takes one",
 		"mysql://u:hunter2@h/d?prepared=true":       `"prepared"`,
+		"mysql://h/d":                               "names no user",
+		"mysql://u:hunter2@h/d?tls-ca=/ca.pem":      "needs tls=true",
+		"mysql://u:hunter2@h/d?tls=maybe":           "tls of the URL of the database takes one of true,",
+		"mysql://u:hunter2@h/d?socket=/run/s.sock":  "leave one of them out",
 		"postgres://h/d?target_session_attrs=any;x": "percent-encoded",
 	} {
 		err := CheckURL(bad)
