@@ -196,7 +196,8 @@ func loadOnce(ctx context.Context, conn connection, known mark, rules int, refus
 }
 
 // reload has memory be what the log leads to, after a turn that came to something else or where the log is another one: then this
-// gateway says so in its next turn. The caller holds the mutex.
+// gateway says so in its next turn. It tries until it can; while the store closes only once, and then nothing is done any more. The
+// caller holds the mutex.
 func (s *Store) reload(cause error) error {
 	var stop unreadable
 	if errors.As(cause, &stop) && panicIn(cause) == nil {
@@ -205,11 +206,6 @@ func (s *Store) reload(cause error) error {
 	}
 	known := s.memory.sure
 	for pause := minPause; ; pause = min(2*pause, maxPause) {
-		select {
-		case <-s.closing:
-			return errClosed
-		default:
-		}
 		err := s.loadAnew(known)
 		if err == nil {
 			break
@@ -219,7 +215,10 @@ func (s *Store) reload(cause error) error {
 			return err
 		}
 		s.outage(err)
-		s.pause(pause)
+		if !s.pause(pause) {
+			s.cancel() // nothing is asked any more: memory may be half of what a turn has done
+			return errClosed
+		}
 	}
 	if s.memory.sure != known || errors.Is(cause, errOther) {
 		s.lost()

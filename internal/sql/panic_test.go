@@ -1,9 +1,12 @@
 package sql
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -138,4 +141,118 @@ func TestACommittedOperationThatPanicsIsRefused(t *testing.T) {
 			t.Errorf("gateway %d counts %d: %v", i, s.Panics(), s.Cause())
 		}
 	}
+}
+
+// A gateway that stops while an operation panics has its last turns, and its snapshot, from what is in the log, and not from what was half done.
+func TestWhoStopsWhileAnOperationPanics(t *testing.T) {
+	t.Parallel()
+	url := initialised(t, sqltest.Postgres(t).Database(t))
+	is := tablesOf(t, sqltest.Postgres(t), url)
+	d := &slowTurns{begun: make(chan struct{}), proceed: make(chan struct{})}
+	o := Options{URL: url, Logger: testLog(t), aloneAfter: -1, wrap: func(db database) database { d.database = db; return d }}
+	a := openGateway(t, o)
+	acquire(t, a, "kept", time.Minute)
+	d.slow.Store(true)
+	var all sync.WaitGroup
+	all.Go(func() {
+		if _, err := a.Do(context.Background(), poison("poison")); !isBroken(err) {
+			t.Errorf("what panics: %v", err)
+		}
+	})
+	<-d.begun
+	all.Go(func() {
+		if _, err := a.Do(context.Background(), request("beside", time.Minute)); err != nil {
+			t.Errorf("beside it: %v", err)
+		}
+	})
+	await(t, "it waits", func() bool {
+		a.queue.mu.Lock()
+		defer a.queue.mu.Unlock()
+		return len(a.queue.items) == 1
+	})
+	all.Go(func() { a.Close() })
+	<-a.closing
+	d.slow.Store(false)
+	close(d.proceed)
+	all.Wait()
+	if is.whole() != is.last() {
+		t.Errorf("there is a snapshot as of entry %d, and the last is %d", is.whole(), is.last())
+	}
+	o.complete()
+	state := func() []byte {
+		m, err := load(t.Context(), connect(t, url), mark{}, &o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		snapshot, err := m.Snapshot()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var b bytes.Buffer
+		if err := snapshot.Write(&b, noLock{}); err != nil {
+			t.Fatal(err)
+		}
+		return decodedState(t, b.Bytes())
+	}
+	bySnapshot := state()
+	is.do("delete from @snapshot")
+	if !bytes.Equal(state(), bySnapshot) {
+		t.Error("the snapshot has another state than the log leads to")
+	}
+}
+
+// unreachable can't be connected to, once.
+type unreachable struct {
+	database
+	once *atomic.Bool
+}
+
+func (u unreachable) connect(ctx context.Context) (connection, error) {
+	if u.once.CompareAndSwap(true, false) {
+		return nil, errors.New("unreachable")
+	}
+	return u.database.connect(ctx)
+}
+
+// One that can't read the log anew then does nothing any more, also if it could a moment later.
+func TestWhoStopsWithHalfOfATurn(t *testing.T) {
+	t.Parallel()
+	url := initialised(t, sqltest.Postgres(t).Database(t))
+	is := tablesOf(t, sqltest.Postgres(t), url)
+	d := &slowTurns{begun: make(chan struct{}), proceed: make(chan struct{})}
+	var once atomic.Bool
+	a := openGateway(t, Options{URL: url, Logger: testLog(t), aloneAfter: -1, wrap: func(db database) database {
+		d.database = unreachable{db, &once}
+		return d
+	}})
+	acquire(t, a, "kept", time.Minute)
+	last := is.last()
+	d.slow.Store(true)
+	var all sync.WaitGroup
+	all.Go(func() { _, _ = a.Do(context.Background(), poison("poison")) })
+	<-d.begun
+	all.Go(func() { // too much for one turn with that
+		ops := make([]operation, machine.MostOps)
+		for i := range ops {
+			ops[i] = newOperation(request(fencing.Name("n"+itoa(i)), time.Minute))
+		}
+		if err := a.await(context.Background(), &item{ops: ops}); code(err) != fencing.CodeUnavailable {
+			t.Errorf("what comes behind it: %v", err)
+		}
+	})
+	await(t, "it waits", func() bool {
+		a.queue.mu.Lock()
+		defer a.queue.mu.Unlock()
+		return len(a.queue.items) == 1
+	})
+	all.Go(func() { a.Close() })
+	<-a.closing
+	once.Store(true)
+	d.slow.Store(false)
+	close(d.proceed)
+	all.Wait()
+	if is.whole() > 0 || is.last() != last {
+		t.Errorf("there is a snapshot as of entry %d, and the last is %d", is.whole(), is.last())
+	}
+	theSame(t, Options{URL: url, Logger: testLog(t)})
 }

@@ -109,12 +109,18 @@ func (q *queue) end() {
 	q.stir()
 }
 
-// take returns the next items, as many as an entry may have, and whether no more will come.
-func (q *queue) take() (items []*item, over bool) {
+// take returns the next items, as many as an entry may have.
+func (q *queue) take() []*item {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	items = q.next(nil)
-	return items, q.closed && len(q.items) == 0
+	return q.next(nil)
+}
+
+// over reports whether no more will come.
+func (q *queue) over() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.closed && len(q.items) == 0
 }
 
 // join returns the next items, as many as an entry may have beside those of a turn that has just read all that others have done.

@@ -45,14 +45,14 @@ func (s *Store) run() {
 		case <-s.queue.wake:
 		case <-timer.C:
 		}
-		items, over := s.queue.take()
+		items := s.queue.take()
 		var err error
 		if s.Cause() == nil {
 			err = s.turns(append(s.takeGuarded(), items...))
 		} else {
 			refuse(items, s.errFailed())
 		}
-		if over {
+		if s.queue.over() {
 			refuse(s.guarded, errClosed)
 			s.leave()
 			return

@@ -3,6 +3,7 @@ package sql
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -424,9 +425,13 @@ func (t *turn) noteRows(e *entry, state *fencing.State, leases map[fencing.Ended
 	}
 }
 
-// restored has memory be what is committed after a turn that is not, and returns why.
+// restored has memory be what is committed after a turn that is not, and returns why. If that can't be done, its error is about that alone:
+// nothing may go on with memory as it is.
 func (t *turn) restored(cause error) error {
-	return errors.Join(cause, t.reload(cause))
+	if err := t.reload(cause); err != nil {
+		return fmt.Errorf("%w, and behind a turn that came to nothing (%v) the log could not be read anew", err, cause)
+	}
+	return cause
 }
 
 // look has items look at memory as it is after the turn, and tells what there is to tell. The caller holds the mutex.
