@@ -14,7 +14,7 @@ const (
 	aloneAfter = 100 * time.Millisecond
 
 	// mostAlone is how many items such a turn has at most: with more it costs more to carry them out twice than to ask.
-	mostAlone = 16
+	mostAlone = 64
 
 	// mostLate is how much earlier than the database's clock the instant of such a turn may be.
 	mostLate = 50 * time.Millisecond
