@@ -105,6 +105,9 @@ type Error struct {
 	// unknown.
 	Unanswered bool
 
+	// Futile: the store refuses this very request, which has changed nothing, and would do so again.
+	Futile bool
+
 	Err error // the cause, for the log; never shown
 }
 

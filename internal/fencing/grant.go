@@ -156,7 +156,7 @@ func (t *step) handOff() {
 			return
 		}
 		p := queue.order[0]
-		if _, err := t.grant(p, p.Gateway == t.guard.Gateway && p.Ask.Set == ""); err != nil { // refused for this gateway's floor: another one may do it
+		if _, err := t.grant(p, p.Gateway == t.guard.Gateway && p.Ask.Set == "" && !t.guard.Tentative); err != nil { // refused for this gateway's floor: another one may do it
 			t.record.RetryAt = t.now.Add(HeartbeatInterval)
 			if t.now < t.Quarantine.Until {
 				t.record.RetryAt = t.Quarantine.Until

@@ -483,7 +483,7 @@ type Guard struct {
 	Sent    Instant       // the gateway's clock when it sent the operation; 0 if not stated
 	MaxSkew time.Duration // largest difference between Sent and the store's clock
 	Floor   Token         // the highest token the gateway has seen from this partition
-	Gateway Gateway       // who asks: what it hands to its own waiters is firm
+	Gateway Gateway       // who asks: what it hands to its own waiters is firm, unless Tentative
 
 	// StepLimit is how much one step does of what has come due; 0 is StepLimit.
 	StepLimit int
@@ -496,6 +496,9 @@ type Guard struct {
 	// Kept are leases that do not end in the step though their time is over: a transaction of a user has checked them and may
 	// write. They hold the name as before. No operation that is about one of them comes with this guard.
 	Kept map[Token]bool
+
+	// Tentative has all that is handed to waiters be provisional, also to those of Gateway.
+	Tentative bool
 
 	// HeedLoss has a store that has issued no token as high as Floor grant nothing:
 	// it has forgotten grants. Without it the tokens go on above the floor.

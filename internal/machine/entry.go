@@ -50,6 +50,8 @@ type Batch struct {
 	Floor   int64 `cbor:"9,keyasint,omitempty"`
 
 	Kept []int64 `cbor:"10,keyasint,omitempty"` // tokens of leases that do not end
+
+	Tentative bool `cbor:"11,keyasint,omitempty"`
 }
 
 // Op is an operation as it is encoded: see EncodeOp, Tick, Prune, Beat and Restart.
@@ -65,7 +67,7 @@ func (b *Batch) Guard() fencing.Guard {
 		kept[fencing.Token(token)] = true
 	}
 	return fencing.Guard{
-		Kept:    kept,
+		Kept: kept, Tentative: b.Tentative,
 		Gateway: fencing.Gateway(b.Gateway), MaxHolders: b.MaxHolders, StepLimit: b.StepLimit,
 		Sent: fencing.Instant(b.Sent), MaxSkew: time.Duration(b.MaxSkew), Floor: fencing.Token(b.Floor),
 	}

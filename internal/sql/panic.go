@@ -37,7 +37,7 @@ func (t *turn) refuse(err error, all []carried) {
 		t.fail(fmt.Errorf("what the log needs can't be carried out by this version of the gateway; put back the version that was there before, and report it: %w", p))
 		return
 	}
-	t.Store.resting.add(p.Op.LockName())
+	t.Store.resting.add(p.Op.LockName(), rest{time.Now().Add(machine.RestAfterPanic), true})
 	for _, c := range all {
 		if c.from <= no && no < c.to && c.it.due == nil {
 			c.it.finish(fencing.BrokenError(machine.RestAfterPanic))
@@ -46,21 +46,27 @@ func (t *turn) refuse(err error, all []carried) {
 	}
 }
 
-// resting are the names on which an operation has panicked, and until when this gateway changes nothing on them.
-type resting map[fencing.Name]time.Time
+// resting are the names on which something could not be carried out.
+type resting map[fencing.Name]rest
 
-func (r *resting) add(name fencing.Name) {
+// rest says until when nothing is done on a name by itself: what is due. Where an operation has panicked nothing is changed on it at all.
+type rest struct {
+	until  time.Time
+	broken bool
+}
+
+func (r *resting) add(name fencing.Name, is rest) {
 	if *r == nil {
 		*r = resting{}
 	}
-	(*r)[name] = time.Now().Add(machine.RestAfterPanic)
+	(*r)[name] = is
 }
 
-// refuse answers the items that are about names which rest, and returns the others.
+// refuse answers the items that are about names on which nothing is changed, and returns the others.
 func (r resting) refuse(items []*item) (left []*item) {
 	now := time.Now()
-	for name, until := range r {
-		if until.Before(now) {
+	for name, is := range r {
+		if is.until.Before(now) {
 			delete(r, name)
 		}
 	}
@@ -70,8 +76,8 @@ func (r resting) refuse(items []*item) (left []*item) {
 	for _, it := range items {
 		it.resting = r
 		if len(it.ops) > 0 && it.ops[0].op != nil {
-			if until, rests := r[it.ops[0].op.LockName()]; rests {
-				it.finish(fencing.BrokenError(until.Sub(now)))
+			if is := r[it.ops[0].op.LockName()]; is.broken {
+				it.finish(fencing.BrokenError(is.until.Sub(now)))
 				continue
 			}
 		}
@@ -85,5 +91,11 @@ func (r resting) without(ops []operation) []operation {
 	if len(r) == 0 {
 		return ops
 	}
-	return slices.DeleteFunc(ops, func(o operation) bool { return o.op != nil && !r[o.op.LockName()].IsZero() })
+	return slices.DeleteFunc(ops, func(o operation) bool {
+		if o.op == nil {
+			return false
+		}
+		_, rests := r[o.op.LockName()]
+		return rests
+	})
 }

@@ -30,6 +30,9 @@ type item struct {
 	locks bool // it needs a turn, though there is nothing to do
 	beats bool // due begins with a sign of life
 
+	of    *item            // whose names these are, some of them: see among
+	parts []machine.Result // of those of which this is it
+
 	resting resting        // Store.resting
 	broken  *fencing.Error // why there is no result: look has panicked
 

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"fencepost/internal/fencing"
+	"fencepost/internal/machine"
 )
 
 // refused is why the server does not do something.
@@ -55,13 +56,26 @@ func refusedFor(err error) refusal {
 	return r.of
 }
 
+// isToPart reports whether a turn was refused, with an error, for something that is found if it is tried in parts.
+func (t *turn) isToPart(err error) bool {
+	return refusedFor(err) != ofAll && (t.gives() || len(t.items) > 1 || len(t.items) == 1 && !t.owns)
+}
+
 // apart carries out the items of a turn that was refused for the content of some. It is tried again in halves, without a pause, until
 // those are alone: they are answered, and all others are served. Nothing of the refused turn has happened; one that has a single item has
 // nothing of the store's own.
-func (s *Store) apart(items []*item, cause error) error {
+//
+// A row that is refused may also be that of a lease that somebody waited for, which the turn has granted: nobody who asks in it is at fault. So if
+// there is such a row all is tried again first, and for a while, with grants to waiters that are provisional: these have no rows. Each of them is
+// confirmed by its waiter, and it is that one who is refused then.
+func (s *Store) apart(t *turn, cause error) error {
 	s.lastApart = time.Now()
-	refused := len(items)
-	items = slices.DeleteFunc(slices.Clone(items), func(it *item) bool {
+	if t.gives() {
+		s.lastGiven = s.lastApart
+		return s.turn(t.items)
+	}
+	refused := len(t.items)
+	items := slices.DeleteFunc(slices.Clone(t.items), func(it *item) bool {
 		gone := it.gone()
 		if gone {
 			it.finish(fencing.Unavailable(cause))
@@ -72,24 +86,97 @@ func (s *Store) apart(items []*item, cause error) error {
 	case len(items) == 0:
 		return nil
 	case refused == 1:
-		s.log.Warn("the database refuses a request", "error", cause)
-		items[0].finish(refusedError(cause))
-		return nil
+		return s.isAlone(items[0], cause)
 	case len(items) == 1:
 		return s.turn(items)
 	}
 	half := len(items) / 2
-	if err := s.turn(slices.Clone(items[:half])); err != nil { // what a turn adds to its items would overwrite the others
-		s.tryLater(items[half:], err)
-		return err
-	}
-	return s.turn(items[half:])
+	return s.inTurn(items[:half], items[half:])
 }
+
+// inTurn carries out items in turns that follow one another. After an error those of the later ones wait.
+func (s *Store) inTurn(all ...[]*item) error {
+	for i, items := range all {
+		if err := s.turn(slices.Clone(items)); err != nil { // what a turn adds to its items would overwrite the others
+			for _, later := range all[i+1:] {
+				s.tryLater(later, err)
+			}
+			return err
+		}
+	}
+	return nil
+}
+
+// isAlone answers an item that was refused in a turn of its own. Of what is due the names are tried in halves first, and one that is refused is
+// left alone for a while: the others go on, and what comes with them.
+func (s *Store) isAlone(it *item, cause error) error {
+	names := s.dueOf(it)
+	if len(names) == 0 || it.of != nil && len(names) == 1 {
+		for _, name := range names {
+			s.resting.add(name, rest{until: time.Now().Add(joinAfter)})
+		}
+		s.log.Warn("the database refuses a request", "error", cause, "names", names)
+		it.finish(refusedError(cause))
+		return nil
+	}
+	var parts [][]*item
+	for half := range slices.Chunk(names, (len(names)+1)/2) {
+		parts = append(parts, []*item{it.among(half)})
+	}
+	return s.inTurn(append(parts, []*item{it})...)
+}
+
+// dueOf returns the names on which an item has done what is due.
+func (s *Store) dueOf(it *item) (names []fencing.Name) {
+	if it.due == nil {
+		return nil
+	}
+	s.mu.Lock() // what is found due too early is corrected
+	defer s.mu.Unlock()
+	for _, o := range it.operations(s.memory.Machine, s.clock(), nil) {
+		if o.op != nil {
+			names = append(names, o.op.LockName())
+		}
+	}
+	return names
+}
+
+// among returns an item that has done what is due of another one on some names, which gets its results as well.
+func (it *item) among(names []fencing.Name) *item {
+	of := it
+	if it.of != nil {
+		of = it.of
+	}
+	part := &item{of: of, ctx: it.ctx, done: make(chan struct{}), due: func(m *machine.Machine, now fencing.Instant, guarded map[fencing.Name]bool) []operation {
+		return slices.DeleteFunc(of.due(m, now, guarded), func(o operation) bool { return o.op == nil || !slices.Contains(names, o.op.LockName()) })
+	}}
+	part.look = func(*looked) { of.parts = append(of.parts, part.results...) }
+	return part
+}
+
+// gives reports whether the turn was to write the row of a lease that somebody waited for.
+func (t *turn) gives() bool {
+	if t.wrote == nil || t.batch.Tentative {
+		return false
+	}
+	own := map[fencing.EndedLease]bool{}
+	for _, it := range t.items {
+		for _, o := range it.ops {
+			if o.op != nil {
+				own[fencing.EndedLease{Name: o.op.LockName(), Lease: o.op.LockLease().Public()}] = true
+			}
+		}
+	}
+	return slices.ContainsFunc(t.wrote.changed, func(r row) bool { return !r.renewed && !own[fencing.EndedLease{Name: r.name, Lease: r.Lease}] })
+}
+
+// tentative reports whether what is granted to waiters is provisional for now, for the database may refuse it.
+func (s *Store) tentative() bool { return time.Since(s.lastGiven) < joinAfter }
 
 // refusedError is what is answered to a request that the database refuses.
 func refusedError(cause error) *fencing.Error {
 	if refusedFor(cause) == ofText {
-		return &fencing.Error{Code: fencing.CodeInvalidRequest, Detail: "the database can't hold a text of this request", Err: cause}
+		return &fencing.Error{Code: fencing.CodeInvalidRequest, Futile: true, Detail: "the database can't hold a text of this request", Err: cause}
 	}
-	return fencing.Unavailable(cause)
+	return &fencing.Error{Code: fencing.CodeUnavailable, Futile: true, Detail: "the database refuses what this request is to write: the gateway's log says why", Err: cause}
 }

@@ -169,9 +169,9 @@ func (s *Store) turn(items []*item) error {
 		s.queue.putBack(t.items)
 		return nil
 	}
-	if refusedFor(err) != ofAll && (len(t.items) > 1 || len(t.items) == 1 && !t.owns) && s.Cause() == nil {
+	if t.isToPart(err) && s.Cause() == nil {
 		s.drop(conn)
-		return s.apart(t.items, err)
+		return s.apart(t, err)
 	}
 	if s.failing = err != nil; !s.failing {
 		if s.unwritten == 0 {

@@ -59,6 +59,7 @@ type Store struct {
 	failing    bool       // the last turn has failed
 	unwritten  int        // bytes of one that has, and was to write something, and nothing was written since; 0: something was
 	lastApart  time.Time  // when a turn was last refused for what one item asks for
+	lastGiven  time.Time  // when one was that granted something to who waited
 	arrives    bool       // the log is to say who serves
 	forgot     bool       // the log is to say that something was lost
 	lastFound  fencing.Instant
@@ -259,8 +260,8 @@ func (s *Store) Expire(ctx context.Context, limit int) (fencing.Expiry, error) {
 		return fencing.Expiry{}, skewed
 	}
 	expiry := fencing.Expiry{Next: next}
-	for i := range it.results {
-		expiry.Ended = append(expiry.Ended, it.results[i].Out.Ended...)
+	for _, r := range append(it.parts, it.results...) {
+		expiry.Ended = append(expiry.Ended, r.Out.Ended...)
 	}
 	return expiry, nil
 }

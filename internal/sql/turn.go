@@ -27,6 +27,7 @@ type turn struct {
 	held   map[fencing.Token]bool // leases that transactions guard
 
 	ops      []machine.Op
+	wrote    *entry             // what they were to write; nil: nothing yet
 	owns     bool               // some of them are the store's own, and no item's
 	tells    bool               // it is to say which rules this gateway knows
 	raise    int                // and to raise them; 0: it does not
@@ -370,13 +371,15 @@ func (t *turn) entry() (*entry, *machine.Decoded, error) {
 	if t.floor > m.State().Counter {
 		t.batch.Floor = int64(t.floor)
 	}
-	t.batch.Ops = t.ops
+	t.batch.Ops, t.batch.Tentative = t.ops, t.tentative()
 	e := machine.Entry{Now: int64(t.now), Batches: []machine.Batch{t.batch}}
 	e.Behind, e.Digest = m.LastDigest()
 	if e.Rules = t.raise; !t.introduced || t.raise != 0 {
 		e.Writer = t.options.Version
 	}
-	return encoded(&e, m.Applied()+1)
+	wrote, d, err := encoded(&e, m.Applied()+1)
+	t.wrote = wrote
+	return wrote, d, err
 }
 
 // encoded returns an entry of the log at a number.

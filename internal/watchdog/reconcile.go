@@ -254,7 +254,7 @@ func (w *Watchdog) again(t *Waiter) bool {
 	defer l.mu.Unlock()
 	t.asked = time.Since(w.origin)
 	switch {
-	case err != nil && fencing.Uncertain(err):
+	case err != nil && fencing.Uncertain(err) && !fencing.AsError(err).Futile:
 		if t.linked {
 			l.link(t, t.joinedAt) // perhaps
 		}

@@ -18,14 +18,14 @@ func (w *Watchdog) ConfirmGrant(ctx context.Context, r fencing.AcquireRequest, p
 	return out, err
 }
 
-// Insist asks until the store has said, or patience would end before it is asked again. Each question is given
+// Insist asks until the store has said, if only that it is futile, or patience would end before it is asked again. Each question is given
 // 3 s. CodeDraining: the gateway is shutting down.
 func (w *Watchdog) Insist(ctx context.Context, patience time.Time, ask func(context.Context) error) error {
 	for backoff := minBackoff; ; backoff = min(2*backoff, maxBackoff) {
 		call, cancel := context.WithTimeout(ctx, callTimeout)
 		err := ask(call)
 		cancel()
-		if err == nil || !fencing.Uncertain(err) {
+		if err == nil || !fencing.Uncertain(err) || fencing.AsError(err).Futile {
 			return err
 		}
 		wait := backoff

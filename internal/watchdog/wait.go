@@ -152,7 +152,7 @@ func (t *Waiter) accept(ctx context.Context, n *granted) (_ *fencing.Outcome, do
 		case fencing.TakenForDead(err):
 			t.waitOn()
 			return nil, false, nil
-		case fencing.Uncertain(err), fencing.CodeOf(err) == fencing.CodeDraining:
+		case fencing.Uncertain(err), fencing.CodeOf(err) == fencing.CodeDraining, fencing.AsError(err).Futile:
 			return nil, true, t.abandonGrant(err)
 		default:
 			return nil, true, t.refused(err)
@@ -259,7 +259,7 @@ func (t *Waiter) mayStillBeGranted() bool {
 
 // ended ends the request for a reason that came from elsewhere.
 func (t *Waiter) ended(err error) error {
-	if e := fencing.AsError(err); e.Code == fencing.CodeDraining || e.Unanswered {
+	if e := fencing.AsError(err); e.Code == fencing.CodeDraining || e.Unanswered || e.Futile {
 		return t.abandon(err)
 	}
 	return t.refused(err)

@@ -162,6 +162,7 @@ var notCompared = map[string]string{
 	"Error.Err":        "the cause, for the log",
 	"Error.Detail":     "for people, but of a conflict",
 	"Error.Unanswered": "of a store that asks over a network",
+	"Error.Futile":     "of a store that something else may keep from writing",
 
 	"Error.EstimatedWait": "a gateway's, not a store's",
 }

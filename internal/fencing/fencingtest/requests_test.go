@@ -17,6 +17,7 @@ var notDrawn = map[string]string{
 	"AcquireRequest.Behind": "for stores without a queue, which refuse by it before they ask anybody",
 	"Guard.MaxSkew":         "the suite has one, and moves the clocks across it",
 	"Guard.HeedLoss":        "cases have it: heed",
+	"Guard.Tentative":       "only a store in a database sets it: TestTentative of fencing, and the tests of internal/sql, have it",
 	"Guard.Kept":            "only a store in a database sets it: TestKept of fencing, and the tests of internal/sql, have it",
 }
 
