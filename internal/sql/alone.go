@@ -22,8 +22,9 @@ const (
 
 // lone is a connection that can make a turn of one message.
 type lone interface {
-	// alone commits an entry behind another one, unless that is not the last one, or the server is another than was asked last, its clock is not between now and late after it, or a transaction guards one of the leases tried: then it returns
-	// false. It returns the database's clock.
+	// alone commits an entry behind another one, and returns the database's clock. It does nothing and returns false if that other one is not
+	// the last, another server answers than before, its clock is not between now and late after now, or a transaction guards one of the
+	// leases tried.
 	alone(ctx context.Context, e *entry, behind mark, now fencing.Instant, late time.Duration, tried []fencing.Token) (at fencing.Instant, done bool, err error)
 }
 
@@ -34,8 +35,10 @@ func (t *turn) alone(ctx context.Context) (done bool, err error) {
 	conn, able := t.conn.(lone)
 	skew, now := t.options.MaxSkew, t.clock()
 	switch {
-	case !able, !t.writes, t.tells, len(t.items) > mostAlone, t.arrives, t.lastSkewed, t.memory.last == 0, t.memory.sure != mark{t.memory.Applied(), t.memory.last}, len(t.memory.Left(1)) > 0, t.options.aloneAfter < 0, time.Since(t.lastOther) < t.options.aloneAfter,
-		skew > 0 && now.Sub(fencing.InstantOf(t.options.clock())).Abs() > skew:
+	case !able, !t.writes, t.tells, t.arrives, len(t.items) > mostAlone,
+		t.options.aloneAfter < 0, time.Since(t.lastOther) < t.options.aloneAfter,
+		t.memory.last == 0, t.memory.sure != mark{t.memory.Applied(), t.memory.last}, len(t.memory.Left(1)) > 0,
+		t.lastSkewed, skew > 0 && now.Sub(fencing.InstantOf(t.options.clock())).Abs() > skew:
 		return false, nil
 	}
 	t.now, t.batch, t.asked = now, t.Store.batch, time.Now()

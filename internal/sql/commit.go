@@ -39,8 +39,9 @@ func (t *turn) commit(e *entry, d *machine.Decoded, all []carried, ops []fencing
 	return results, nil
 }
 
-// decided returns what became of the commit of the entry that was carried out last, which came to err. After an error the entry is not
-// in the log, and will not be; or the log was cut, so that it can't be known, and the items are told so. Until the database has said which of the two, it is asked. The caller holds the mutex.
+// decided returns what became of the commit of the entry that was carried out last, which came to err. The database is asked until it has
+// said. After an error the entry is not in the log, and will not be; or the log was cut, so that it can't be known, and the items are
+// told so. The caller holds the mutex.
 //
 // A commit that waits for a standby, and is cut off meanwhile, is there, but perhaps not at the standby. So an entry that is found
 // after a lost answer counts only when another one behind it is committed, which has waited for the standby as well.

@@ -58,8 +58,8 @@ type Hold struct {
 }
 
 // NewHold holds turns off in the database of a URL, whose tables need not be there. It waits until those under way are over, and
-// another hold, and fails if that takes longer than 20 s. by is for people who look at the session in the database. Behind a pooler
-// the URL's database has to be the one that the gateways have.
+// another hold, and fails if that takes longer than holdWait (MariaDB and MySQL: if either does). by is for people who look at the
+// session in the database. Behind a pooler the URL's database has to be the one that the gateways have.
 func NewHold(ctx context.Context, address, by string) (*Hold, error) {
 	db, err := newDatabase(address)
 	if err != nil {

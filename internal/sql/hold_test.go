@@ -239,3 +239,30 @@ func TestHoldThroughPooler(t *testing.T) {
 		t.Error("no turn can be made afterwards")
 	}
 }
+
+// What keeps a hold waiting in vain is told as that: another hold, and on MariaDB a person who has the store's row.
+func TestSystemHoldInVain(t *testing.T) {
+	t.Parallel()
+	for name, server := range servers {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			place := newPlace(t, server(t))
+			if place.postgres() {
+				first := newHold(t, place.url)
+				defer first.Release()
+			} else {
+				tx, err := place.db.Begin()
+				if err == nil {
+					_, err = tx.Exec("select id from store for update")
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer tx.Rollback()
+			}
+			if h, err := NewHold(t.Context(), place.url, "a test"); !errors.Is(err, errHoldWait) {
+				t.Errorf("%v, %v", h, err)
+			}
+		})
+	}
+}

@@ -42,8 +42,9 @@ func awaitTurn[T any](s *Store, wait func() (T, error)) (T, error) {
 	timer := time.AfterFunc(watchAfter, s.lookForHolders)
 	v, err := wait()
 	timer.Stop()
+	who := s.lockedBy.Swap(nil)
 	s.wants.Store(false)
-	if who := s.lockedBy.Swap(nil); who != nil && inVain(err) {
+	if who != nil && inVain(err) {
 		err = lockedBy(*who)
 	}
 	return v, err
@@ -103,6 +104,7 @@ func (h *holderWatch) watch() {
 			return
 		}
 	}
+	h.lockedBy.Store(nil) // what was found while the turn was had, or given up, is of no other
 }
 
 func (h *holderWatch) look() (err error) {

@@ -77,7 +77,11 @@ select count(*) from information_schema.tables where table_schema = database() a
 	case !there:
 		return nil
 	}
-	return h.mysqlConn.ask(ctx, "start transaction; select id from store where id = 1 for update; rollback", nil, func([]driver.Value) error { return nil })
+	err = h.mysqlConn.ask(ctx, "start transaction; select id from store where id = 1 for update; rollback", nil, func([]driver.Value) error { return nil })
+	if errors.Is(err, errLocked) {
+		return errHoldWait
+	}
+	return err
 }
 
 func (h mysqlHold) ask(ctx context.Context) error {

@@ -114,7 +114,7 @@ func (s *Store) tidy(ctx context.Context) error {
 func (s *Store) save(ctx context.Context, old time.Duration) error {
 	seq := uint64(0)
 	err := s.claiming(ctx, func(conn connection) (err error) {
-		seq, err = s.write(ctx, conn)
+		seq, err = s.writeSnapshot(ctx, conn)
 		return err
 	})
 	switch {
@@ -137,8 +137,8 @@ func (s *Store) save(ctx context.Context, old time.Duration) error {
 	return nil
 }
 
-// write writes a snapshot, and returns as of which entry; 0: the newest has all that there is.
-func (s *Store) write(ctx context.Context, conn connection) (seq uint64, err error) {
+// writeSnapshot returns as of which entry the snapshot is that it has written; 0: the newest has all that there is.
+func (s *Store) writeSnapshot(ctx context.Context, conn connection) (seq uint64, err error) {
 	if err := conn.tidy(ctx); err != nil {
 		return 0, err
 	}

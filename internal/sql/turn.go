@@ -405,8 +405,8 @@ func (t *turn) apply(e *entry, d *machine.Decoded, telling *machine.Telling) ([]
 	return results[0], nil
 }
 
-// noteRows notes what the rows of leases have to follow of an entry that has led to a state. Those that are there may show something else
-// than when they end only where a request comes with their lease that does more than renew.
+// noteRows notes what the rows of leases have to follow of an entry that has led to a state. Of a row that is there only the end is written,
+// unless a request came with its lease that does more than renew it.
 func (t *turn) noteRows(e *entry, state *fencing.State, leases map[fencing.EndedLease]fencing.Token) {
 	e.noteLeases(state, leases)
 	relabelled := map[fencing.EndedLease]bool{}
