@@ -22,9 +22,13 @@ func (h *hearer) Gap()                                                    {}
 // A lock that is released at one gateway goes to the waiter at another, who is told by a hint, and without one soon after.
 func TestHandOff(t *testing.T) {
 	t.Parallel()
-	for _, through := range []string{"hints", "asking"} {
+	for _, through := range []string{"hints", "asking", "hints of MariaDB"} {
 		t.Run(through, func(t *testing.T) {
-			url := initialised(t, sqltest.Postgres(t).Database(t))
+			server := sqltest.Postgres(t)
+			if through == "hints of MariaDB" {
+				server = sqltest.MariaDB(t)
+			}
+			url := initialised(t, server.Database(t))
 			o := Options{URL: url, Logger: testLog(t), hinted: time.Hour}
 			if through == "asking" {
 				o.wrap = func(d database) database { return struct{ database }{d} } // which passes no hints on
@@ -32,7 +36,7 @@ func TestHandOff(t *testing.T) {
 			a, b := openGateway(t, o), openGateway(t, o)
 			h := &hearer{heard: make(chan fencing.Grant, 1)}
 			b.Listen(h)
-			if through == "hints" {
+			if through != "asking" {
 				await(t, "hints are heard", b.hinted.Load)
 			}
 			for range 20 {

@@ -9,22 +9,20 @@ import (
 	"fencepost/internal/sql/sqltest"
 )
 
-// counting counts the messages of turns and looks.
+// counting counts the messages of looks.
 type counting struct {
-	*postgres
+	database
+	hinter
 	asked chan time.Time
 }
 
 func (c counting) connect(ctx context.Context) (connection, error) {
-	conn, err := c.postgres.connect(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return countingConn{conn.(*postgresConn), c.asked}, nil
+	conn, err := c.database.connect(ctx)
+	return countingConn{conn, c.asked}, err
 }
 
 type countingConn struct {
-	*postgresConn
+	connection
 	asked chan time.Time
 }
 
@@ -33,7 +31,7 @@ func (c countingConn) read(ctx context.Context, after uint64) (*begun, error) {
 	case c.asked <- time.Now():
 	default:
 	}
-	return c.postgresConn.read(ctx, after)
+	return c.connection.read(ctx, after)
 }
 
 // waiting is a request that waits.
@@ -46,12 +44,16 @@ func waiting(name fencing.Name) fencing.AcquireRequest {
 // A gateway at which somebody waits, or hears events, asks for the log seldom where it hears hints.
 func TestFewReadsWhereHintsAreHeard(t *testing.T) {
 	t.Parallel()
-	for _, of := range []string{"a waiter", "a watcher"} {
+	for _, of := range []string{"a waiter", "a watcher", "a waiter, MariaDB"} {
 		t.Run(of, func(t *testing.T) {
 			asked := make(chan time.Time, 1000)
+			server := sqltest.Postgres(t)
+			if of == "a waiter, MariaDB" {
+				server = sqltest.MariaDB(t)
+			}
 			s := openGateway(t, Options{
-				URL: initialised(t, sqltest.Postgres(t).Database(t)), Logger: testLog(t),
-				wrap: func(d database) database { return counting{d.(*postgres), asked} },
+				URL: initialised(t, server.Database(t)), Logger: testLog(t),
+				wrap: func(d database) database { return counting{d, d.(hinter), asked} },
 			})
 			await(t, "hints are heard", s.hinted.Load)
 			if of == "a watcher" {
@@ -59,8 +61,11 @@ func TestFewReadsWhereHintsAreHeard(t *testing.T) {
 			} else {
 				acquire(t, s, "a", time.Minute)
 			}
-			if out := mustDo(t, s, waiting("a")); of == "a waiter" && !out.Waits() {
+			if out := mustDo(t, s, waiting("a")); of != "a watcher" && !out.Waits() {
 				t.Fatalf("%+v", out)
+			}
+			for len(asked) > 0 {
+				<-asked
 			}
 			first := <-asked
 			for range 5 {
@@ -87,7 +92,14 @@ func (*eventSink) Gap() {}
 // The stream of an attached lease that is broken, or given notice, at another gateway hears of it by a hint.
 func TestHintOfBreak(t *testing.T) {
 	t.Parallel()
-	o := Options{URL: initialised(t, sqltest.Postgres(t).Database(t)), Logger: testLog(t), hinted: time.Hour}
+	for name, server := range map[string]*sqltest.Server{"PostgreSQL": sqltest.Postgres(t), "MariaDB": sqltest.MariaDB(t)} {
+		t.Run(name, func(t *testing.T) {
+			testHintOfBreak(t, Options{URL: initialised(t, server.Database(t)), Logger: testLog(t), hinted: time.Hour})
+		})
+	}
+}
+
+func testHintOfBreak(t *testing.T, o Options) {
 	a, b := openGateway(t, o), openGateway(t, o)
 	sink := &eventSink{make(chan fencing.Event, 100)}
 	defer b.Watch(sink)()
