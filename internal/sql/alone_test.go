@@ -32,9 +32,7 @@ func TestAloneIsOneMessage(t *testing.T) {
 	server := sqltest.Postgres(t)
 	var alones atomic.Int64
 	o := Options{URL: initialised(t, server.Database(t)), Logger: testLog(t), aloneAfter: time.Nanosecond}
-	o.wrap = func(db database) database {
-		return changed{db, func(c *postgresConn) connection { return counted{c, &alones} }}
-	}
+	o.wrap = through(func(c connection) connection { return counted{c.(*postgresConn), &alones} })
 	a := openGateway(t, o)
 	i := 0
 	isOne := func(what string, do func(fencing.AcquireRequest) fencing.Outcome) {

@@ -19,17 +19,8 @@ type observed struct {
 }
 
 type observing struct {
-	database
 	locked       atomic.Bool
 	read, begins atomic.Int64 // bytes of entries read in a turn, but for the first entry of a message, and how many turns there were
-}
-
-func (o *observing) connect(ctx context.Context) (connection, error) {
-	conn, err := o.database.connect(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return observed{conn, o}, nil
 }
 
 func (o observed) begin(ctx context.Context, after uint64, tried []fencing.Token) (*begun, error) {
@@ -78,10 +69,7 @@ func TestCatchingUpBeforeTheTurn(t *testing.T) {
 				o := Options{URL: url, Logger: testLog(t), aloneAfter: -1}
 				a := openGateway(t, o)
 				watched := &observing{}
-				o.wrap = func(db database) database {
-					watched.database = db
-					return watched
-				}
+				o.wrap = through(func(conn connection) connection { return observed{conn, watched} })
 				b := openGateway(t, o)
 				acquire(t, b, "before", time.Minute)
 				b.mu.Lock() // its process stands still

@@ -26,21 +26,19 @@ func TestACommitInDoubtThatWasCut(t *testing.T) {
 			var armed atomic.Bool
 			var behind atomic.Int64
 			o := Options{URL: url, Logger: testLog(t), aloneAfter: alone}
-			o.wrap = func(db database) database {
-				return changed{db, func(c *postgresConn) connection {
-					return hooked{c, &armed, func() {
-						committed := is.last()
-						if _, err := a.Do(context.Background(), request("a", time.Minute)); err != nil {
-							t.Error(err)
-						}
-						if err := a.save(context.Background(), 0); err != nil {
-							t.Error(err)
-						}
-						is.do("delete from @log where seq <= $1", committed) // as a cut does behind more entries
-						behind.Store(is.last())
-					}}
+			o.wrap = through(func(c connection) connection {
+				return hooked{c.(*postgresConn), &armed, func() {
+					committed := is.last()
+					if _, err := a.Do(context.Background(), request("a", time.Minute)); err != nil {
+						t.Error(err)
+					}
+					if err := a.save(context.Background(), 0); err != nil {
+						t.Error(err)
+					}
+					is.do("delete from @log where seq <= $1", committed) // as a cut does behind more entries
+					behind.Store(is.last())
 				}}
-			}
+			})
 			b := openGateway(t, o)
 			held := acquire(t, b, "held", time.Minute)
 			armed.Store(true)

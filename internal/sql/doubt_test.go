@@ -2,7 +2,6 @@ package sql
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"sync/atomic"
@@ -52,19 +51,6 @@ func TestOtherHoldersOfASharedLock(t *testing.T) {
 	}
 }
 
-type changed struct {
-	database
-	change func(*postgresConn) connection
-}
-
-func (c changed) connect(ctx context.Context) (connection, error) {
-	conn, err := c.database.connect(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return c.change(conn.(*postgresConn)), nil
-}
-
 // hooked has the answer to the next commit be lost.
 type hooked struct {
 	*postgresConn
@@ -103,9 +89,9 @@ func TestAloneAfterFailover(t *testing.T) {
 		}
 		return is
 	}
-	o.wrap = func(db database) database {
-		return changed{db, func(c *postgresConn) connection { return hooked{c, &armed, func() { promoted.Store(true) }} }}
-	}
+	o.wrap = through(func(c connection) connection {
+		return hooked{c.(*postgresConn), &armed, func() { promoted.Store(true) }}
+	})
 	a := openGateway(t, o)
 	acquire(t, a, "first", time.Minute)
 	armed.Store(true)
@@ -134,16 +120,14 @@ func (n neverCommitted) commit(ctx context.Context, e *entry) error {
 	return n.postgresConn.commit(ctx, e)
 }
 
-type downable struct {
-	changed
-	down *atomic.Bool
-}
-
-func (d downable) connect(ctx context.Context) (connection, error) {
-	if d.down.Load() {
-		return nil, errors.New("down")
-	}
-	return d.changed.connect(ctx)
+// neverCommits is for Options.wrap: the database is down from the next commit on.
+func neverCommits(armed, down *atomic.Bool) func(database) database {
+	return through(func(c connection) connection {
+		if down.Load() {
+			return nil
+		}
+		return neverCommitted{c.(*postgresConn), armed, down}
+	})
 }
 
 // A store that is closed while it is not known what became of a commit writes no snapshot with what was not committed.
@@ -153,9 +137,7 @@ func TestSnapshotOfWhatIsNotCommitted(t *testing.T) {
 	url := initialised(t, server.Database(t))
 	var armed, down atomic.Bool
 	o := Options{URL: url, Logger: testLog(t), aloneAfter: -1}
-	o.wrap = func(db database) database {
-		return downable{changed{db, func(c *postgresConn) connection { return neverCommitted{c, &armed, &down} }}, &down}
-	}
+	o.wrap = neverCommits(&armed, &down)
 	a := openGateway(t, o)
 	acquire(t, a, "first", time.Minute)
 	armed.Store(true)
@@ -239,9 +221,7 @@ func TestCloseInDoubt(t *testing.T) {
 	url := initialised(t, sqltest.Postgres(t).Database(t))
 	var armed, down atomic.Bool
 	o := Options{URL: url, Logger: testLog(t), aloneAfter: -1}
-	o.wrap = func(db database) database {
-		return downable{changed{db, func(c *postgresConn) connection { return neverCommitted{c, &armed, &down} }}, &down}
-	}
+	o.wrap = neverCommits(&armed, &down)
 	a, err := Open(context.Background(), o)
 	if err != nil {
 		t.Fatal(err)

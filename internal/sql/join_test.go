@@ -14,15 +14,18 @@ import (
 
 // slowTurns answers the beginning of a turn when the test says so, as others who are at work would.
 type slowTurns struct {
-	database
 	begun   chan struct{} // one for each turn that is had
 	proceed chan struct{} // lets it begin; closed: all begin at once
 	slow    atomic.Bool
 }
 
-func (d *slowTurns) connect(ctx context.Context) (connection, error) {
-	conn, err := d.database.connect(ctx)
-	return slowConn{conn, d}, err
+func newSlowTurns() *slowTurns {
+	return &slowTurns{begun: make(chan struct{}), proceed: make(chan struct{})}
+}
+
+// wrap is for Options.
+func (d *slowTurns) wrap(db database) database {
+	return through(func(conn connection) connection { return slowConn{conn, d} })(db)
 }
 
 type slowConn struct {
@@ -70,10 +73,10 @@ func TestJoinedTurn(t *testing.T) {
 	t.Parallel()
 	for name, server := range map[string]*sqltest.Server{"PostgreSQL": sqltest.Postgres(t), "MariaDB": sqltest.MariaDB(t)} {
 		t.Run(name, func(t *testing.T) {
-			d := &slowTurns{begun: make(chan struct{}), proceed: make(chan struct{})}
+			d := newSlowTurns()
 			s := openGateway(t, Options{
 				URL: initialised(t, server.Database(t)), Logger: testLog(t), aloneAfter: -1,
-				wrap: func(db database) database { d.database = db; return d },
+				wrap: d.wrap,
 			})
 			heard := &grantsAt{now: make(chan fencing.Instant, 1), asked: make(chan time.Time, 1)}
 			s.Listen(heard)

@@ -49,20 +49,6 @@ func (d tables) free() bool {
 	return d.number("select count(*) from @snapshotter where until < '2000-01-01'") == 1
 }
 
-// through has each connection be another one.
-type through struct {
-	database
-	each func(connection) connection
-}
-
-func (d through) connect(ctx context.Context) (connection, error) {
-	conn, err := d.database.connect(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return d.each(conn), nil
-}
-
 // Who stops writes a snapshot only if it is the last one: then there is nothing left that another version would decide anew. While others serve it
 // costs nothing.
 func TestWhoStopsLastWritesASnapshot(t *testing.T) {
@@ -124,19 +110,17 @@ func TestASnapshotThatIsGivenUp(t *testing.T) {
 		is := tablesOf(t, server, url)
 		o := Options{URL: url, Logger: testLog(t), closesIn: time.Second}
 		var hangs atomic.Bool
-		o.wrap = func(db database) database {
-			return through{db, func(conn connection) connection {
-				return cutShort{conn, func(ctx context.Context) error {
-					if is.parts() == 0 {
-						t.Error("nothing was written")
-					}
-					if hangs.Load() {
-						<-ctx.Done()
-					}
-					return errors.New("it goes no further")
-				}}
+		o.wrap = through(func(conn connection) connection {
+			return cutShort{conn, func(ctx context.Context) error {
+				if is.parts() == 0 {
+					t.Error("nothing was written")
+				}
+				if hangs.Load() {
+					<-ctx.Done()
+				}
+				return errors.New("it goes no further")
 			}}
-		}
+		})
 		a := openGateway(t, o)
 		acquire(t, a, "a", time.Minute)
 		if err := a.save(t.Context(), 0); err == nil {
@@ -211,9 +195,7 @@ func TestACutLeavesWhatOthersLack(t *testing.T) {
 		var open atomic.Bool
 		var loads atomic.Int64
 		open.Store(true)
-		o.wrap = func(db database) database {
-			return through{db, func(conn connection) connection { return gated{conn, &open, &loads} }}
-		}
+		o.wrap = through(func(conn connection) connection { return gated{conn, &open, &loads} })
 		b := openGateway(t, o)
 		if _, err := b.Stats(t.Context()); err != nil {
 			t.Fatal(err)

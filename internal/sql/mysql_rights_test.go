@@ -57,7 +57,7 @@ func TestRightsOnMariaDB(t *testing.T) {
 	}
 	mustDo(t, stores[1], fencing.ReleaseRequest{Name: acquire.Name, Lease: acquire.Lease})
 	acquire.Name = "other"
-	wait(t, "a snapshot", func() bool {
+	await(t, "a snapshot", func() bool {
 		acquire.Lease = fencing.NewLeaseID(time.Now())
 		mustDo(t, stores[0], acquire)
 		mustDo(t, stores[1], fencing.ReleaseRequest{Name: acquire.Name, Lease: acquire.Lease})

@@ -3,7 +3,6 @@ package sql
 import (
 	"bytes"
 	"context"
-	"errors"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -148,8 +147,8 @@ func TestWhoStopsWhileAnOperationPanics(t *testing.T) {
 	t.Parallel()
 	url := initialised(t, sqltest.Postgres(t).Database(t))
 	is := tablesOf(t, sqltest.Postgres(t), url)
-	d := &slowTurns{begun: make(chan struct{}), proceed: make(chan struct{})}
-	o := Options{URL: url, Logger: testLog(t), aloneAfter: -1, wrap: func(db database) database { d.database = db; return d }}
+	d := newSlowTurns()
+	o := Options{URL: url, Logger: testLog(t), aloneAfter: -1, wrap: d.wrap}
 	a := openGateway(t, o)
 	acquire(t, a, "kept", time.Minute)
 	d.slow.Store(true)
@@ -201,30 +200,19 @@ func TestWhoStopsWhileAnOperationPanics(t *testing.T) {
 	}
 }
 
-// unreachable can't be connected to, once.
-type unreachable struct {
-	database
-	once *atomic.Bool
-}
-
-func (u unreachable) connect(ctx context.Context) (connection, error) {
-	if u.once.CompareAndSwap(true, false) {
-		return nil, errors.New("unreachable")
-	}
-	return u.database.connect(ctx)
-}
-
 // One that can't read the log anew then does nothing any more, also if it could a moment later.
 func TestWhoStopsWithHalfOfATurn(t *testing.T) {
 	t.Parallel()
 	url := initialised(t, sqltest.Postgres(t).Database(t))
 	is := tablesOf(t, sqltest.Postgres(t), url)
-	d := &slowTurns{begun: make(chan struct{}), proceed: make(chan struct{})}
+	d := newSlowTurns()
 	var once atomic.Bool
-	a := openGateway(t, Options{URL: url, Logger: testLog(t), aloneAfter: -1, wrap: func(db database) database {
-		d.database = unreachable{db, &once}
-		return d
-	}})
+	a := openGateway(t, Options{URL: url, Logger: testLog(t), aloneAfter: -1, wrap: through(func(conn connection) connection {
+		if once.CompareAndSwap(true, false) {
+			return nil
+		}
+		return slowConn{conn, d}
+	})})
 	acquire(t, a, "kept", time.Minute)
 	last := is.last()
 	d.slow.Store(true)

@@ -49,11 +49,11 @@ func TestPromotionForgets(t *testing.T) {
 	acquire := func(name fencing.Name) fencing.AcquireRequest {
 		return fencing.AcquireRequest{Name: name, Lease: fencing.NewLeaseID(time.Now()), TTL: time.Hour, Hold: 1, Stamp: "a"}
 	}
-	wait(t, "an end of the quarantine of a new store", func() bool { return codeOf(t, s, acquire("first")) == "" })
+	await(t, "an end of the quarantine of a new store", func() bool { return codeOf(t, s, acquire("first")) == "" })
 	kept := acquire("kept")
 	mustDo(t, s, kept)
 	db := primary.DB(t, strings.Replace(url, ",127.0.0.1"+portOf(standby), "", 1))
-	wait(t, "a standby that has it all", func() (has bool) {
+	await(t, "a standby that has it all", func() (has bool) {
 		if err := db.QueryRow("select replay_lsn = pg_current_wal_lsn() from pg_stat_replication").Scan(&has); err != nil {
 			t.Fatal(err)
 		}
@@ -65,7 +65,7 @@ func TestPromotionForgets(t *testing.T) {
 	primary.Kill(t)
 	standby.Promote(t)
 
-	wait(t, "the promoted standby", func() bool {
+	await(t, "the promoted standby", func() bool {
 		return codeOf(t, s, fencing.RenewRequest{Name: kept.Name, Lease: kept.Lease, TTL: time.Hour}) == ""
 	})
 	if code := codeOf(t, s, acquire("lost")); code != fencing.CodeQuarantined {
@@ -80,7 +80,7 @@ func TestPromotionForgets(t *testing.T) {
 	if s.Losses() != 1 {
 		t.Errorf("%d losses", s.Losses())
 	}
-	wait(t, "an end of the quarantine", func() bool { return codeOf(t, s, acquire("other")) == "" })
+	await(t, "an end of the quarantine", func() bool { return codeOf(t, s, acquire("other")) == "" })
 	if next := mustDo(t, s, acquire("lost")).Holder.Token; next <= token {
 		t.Errorf("token %d after %d", next, token)
 	}

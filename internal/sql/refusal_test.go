@@ -103,9 +103,9 @@ func TestARefusalCostsOneReload(t *testing.T) {
 		refuseOwner(t, p, "refused")
 		var is readers
 		var last atomic.Int64
-		a := openGateway(t, Options{URL: p.url, Logger: testLog(t), wrap: func(db database) database {
-			return through{db, func(conn connection) connection { return numbered{conn, last.Add(1), &is} }}
-		}})
+		a := openGateway(t, Options{URL: p.url, Logger: testLog(t), wrap: through(func(conn connection) connection {
+			return numbered{conn, last.Add(1), &is}
+		})})
 		acquire(t, a, "before", time.Minute)
 		before := is.snapshots.Load()
 		refuse := func() {
@@ -159,9 +159,9 @@ func TestRefusedForTheStoresOwn(t *testing.T) {
 	onBothPlaces(t, func(t *testing.T, p *place) {
 		var armed atomic.Bool
 		armed.Store(true)
-		a := openGateway(t, Options{URL: p.url, Logger: testLog(t), wrap: func(db database) database {
-			return through{db, func(conn connection) connection { return refusing{conn, &armed} }}
-		}})
+		a := openGateway(t, Options{URL: p.url, Logger: testLog(t), wrap: through(func(conn connection) connection {
+			return refusing{conn, &armed}
+		})})
 		if _, err := a.Do(t.Context(), request("a", time.Minute)); err != nil {
 			t.Error(err)
 		}

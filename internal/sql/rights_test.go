@@ -12,16 +12,6 @@ import (
 	"fencepost/internal/sql/sqltest"
 )
 
-// wait asks for a condition until it is true.
-func wait(t *testing.T, what string, is func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(time.Minute); !is(); <-time.After(10 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("%s never comes", what)
-		}
-	}
-}
-
 func mustDo(t *testing.T, s *Store, op fencing.Op) fencing.Outcome {
 	t.Helper()
 	out, err := s.Do(t.Context(), op)
@@ -81,7 +71,7 @@ func TestRightsOfGateway(t *testing.T) {
 		}
 		return n
 	}
-	wait(t, "a log that is cut behind a snapshot", func() bool {
+	await(t, "a log that is cut behind a snapshot", func() bool {
 		lease := fencing.NewLeaseID(time.Now())
 		mustDo(t, one, fencing.AcquireRequest{Name: "other", Lease: lease, TTL: time.Minute, Hold: 1, Stamp: "b"})
 		mustDo(t, two, fencing.ReleaseRequest{Name: "other", Lease: lease})

@@ -17,18 +17,6 @@ func inForce(s *Store) int {
 	return s.memory.Rules()
 }
 
-// awaits waits until something is so.
-func awaits(t *testing.T, what string, is func() bool) {
-	t.Helper()
-	for patience := time.After(2 * time.Minute); !is(); {
-		select {
-		case <-time.After(5 * time.Millisecond):
-		case <-patience:
-			t.Fatalf("it never came to this: %s", what)
-		}
-	}
-}
-
 // The rules are raised once all gateways that were heard of lately know later ones; who does not holds that back, and is named. From then on
 // a gateway that does not know them stops, and none like it starts, with a sentence that says whom to start.
 func TestTheRulesOfADatabase(t *testing.T) {
@@ -43,7 +31,7 @@ func TestTheRulesOfADatabase(t *testing.T) {
 		quiet := openGateway(t, silent)
 		a, b := openGateway(t, later), openGateway(t, earlier)
 		acquire(t, b, "a", time.Minute)
-		awaits(t, "who holds it back is named", func() bool {
+		await(t, "who holds it back is named", func() bool {
 			f := a.rules.Load()
 			return f != nil && strings.Contains(f.Detail, string(b.gateway)) && strings.Contains(f.Detail, "version v1") && a.memorySince() > 2*later.rulesEvery
 		})
@@ -51,7 +39,7 @@ func TestTheRulesOfADatabase(t *testing.T) {
 			t.Fatalf("rules %d are in force, and a gateway does not know them", is)
 		}
 		b.Close()
-		awaits(t, "the rules are raised", func() bool { return inForce(a) == 2 })
+		await(t, "the rules are raised", func() bool { return inForce(a) == 2 })
 		select {
 		case <-quiet.Failed():
 		case <-time.After(2 * time.Minute):

@@ -33,6 +33,29 @@ func openGateway(t testing.TB, o Options) *Store {
 	return s
 }
 
+// through is for Options.wrap, and has each connection be another one. nil: it can't be had. No hints are passed on.
+func through(each func(connection) connection) func(database) database {
+	return func(db database) database { return wrapped{db, each} }
+}
+
+type wrapped struct {
+	database
+	each func(connection) connection
+}
+
+func (w wrapped) connect(ctx context.Context) (connection, error) {
+	conn, err := w.database.connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	is := w.each(conn)
+	if is == nil {
+		conn.close()
+		return nil, errors.New("unreachable")
+	}
+	return is, nil
+}
+
 // initialised makes the tables in a database, and returns its URL.
 func initialised(t testing.TB, url string) string {
 	t.Helper()
