@@ -75,7 +75,7 @@ func serveBaseline(kind, storeURL string) error {
 	case "parking":
 		parking(router)
 	case "fifo":
-		fifo(router)
+		fifo().serve(router)
 	case "postgres", "mariadb":
 		table, err := openTable(kind, storeURL)
 		if err != nil {
@@ -89,9 +89,9 @@ func serveBaseline(kind, storeURL string) error {
 		}
 		options.PoolSize = poolSize
 		if kind == "polling" {
-			polling(router, goredis.NewClient(options))
+			polling(goredis.NewClient(options)).serve(router)
 		} else {
-			minimal(router, goredis.NewClient(options))
+			minimal(goredis.NewClient(options)).serve(router)
 		}
 	default:
 		return fmt.Errorf("no baseline %q", kind)
@@ -102,6 +102,48 @@ func serveBaseline(kind, storeURL string) error {
 	}
 	fmt.Fprintln(os.Stdout, listener.Addr())
 	return http.Serve(listener, router)
+}
+
+// locks are those of a baseline, which both handlers are the same for.
+type locks struct {
+	// take takes a lock for a lease, and returns its fencing token, if it has one. false: another one has the lock.
+	take func(ctx context.Context, name, lease string, in order) (token int64, taken bool, err error)
+
+	// give gives one back, and reports whether the lease had it.
+	give func(ctx context.Context, name, lease string) (bool, error)
+}
+
+func (l locks) serve(router chi.Router) {
+	router.Post("/locks/*", func(w http.ResponseWriter, r *http.Request) {
+		var in order
+		if err := json.NewDecoder(r.Body).Decode(&in); err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		name, lease := chi.URLParam(r, "*"), newLease()
+		token, taken, err := l.take(r.Context(), name, lease, in)
+		switch {
+		case err != nil:
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+		case !taken:
+			http.Error(w, "locked", http.StatusLocked)
+		default:
+			w.Header().Set("Content-Type", "application/json")
+			w.WriteHeader(http.StatusCreated)
+			json.NewEncoder(w).Encode(newAnswer(name, lease, in.Owner, token, in.TTL))
+		}
+	})
+	router.Delete("/locks/*", func(w http.ResponseWriter, r *http.Request) {
+		done, err := l.give(context.WithoutCancel(r.Context()), chi.URLParam(r, "*"), r.Header.Get("Lease-Id"))
+		switch {
+		case err != nil:
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+		case !done:
+			http.Error(w, "lost", http.StatusPreconditionFailed)
+		default:
+			w.WriteHeader(http.StatusNoContent)
+		}
+	})
 }
 
 // bare answers without any lock: what net/http, chi and JSON alone cost.
@@ -173,39 +215,17 @@ end
 return 0`)
 )
 
-func minimal(router chi.Router, client *goredis.Client) {
-	router.Post("/locks/*", func(w http.ResponseWriter, r *http.Request) {
-		var in order
-		if err := json.NewDecoder(r.Body).Decode(&in); err != nil {
-			http.Error(w, err.Error(), http.StatusBadRequest)
-			return
-		}
-		name, lease := chi.URLParam(r, "*"), newLease()
-		token, err := minimalAcquire.Run(r.Context(), client, []string{"lock:" + name, "token:" + name}, lease, in.TTL).Int64()
-		switch {
-		case err != nil:
-			http.Error(w, err.Error(), http.StatusServiceUnavailable)
-			return
-		case token == 0:
-			http.Error(w, "locked", http.StatusLocked)
-			return
-		}
-		w.Header().Set("Content-Type", "application/json")
-		w.WriteHeader(http.StatusCreated)
-		json.NewEncoder(w).Encode(newAnswer(name, lease, in.Owner, token, in.TTL))
-	})
-	router.Delete("/locks/*", func(w http.ResponseWriter, r *http.Request) {
-		name := chi.URLParam(r, "*")
-		done, err := minimalRelease.Run(context.WithoutCancel(r.Context()), client, []string{"lock:" + name}, r.Header.Get("Lease-Id")).Int64()
-		switch {
-		case err != nil:
-			http.Error(w, err.Error(), http.StatusServiceUnavailable)
-		case done == 0:
-			http.Error(w, "lost", http.StatusPreconditionFailed)
-		default:
-			w.WriteHeader(http.StatusNoContent)
-		}
-	})
+func minimal(client *goredis.Client) locks {
+	return locks{
+		take: func(ctx context.Context, name, lease string, in order) (int64, bool, error) {
+			token, err := minimalAcquire.Run(ctx, client, []string{"lock:" + name, "token:" + name}, lease, in.TTL).Int64()
+			return token, token > 0, err
+		},
+		give: func(ctx context.Context, name, lease string) (bool, error) {
+			done, err := minimalRelease.Run(ctx, client, []string{"lock:" + name}, lease).Int64()
+			return done > 0, err
+		},
+	}
 }
 
 // pollInterval is how often the polling gateway asks Redis for a waiting client.
@@ -213,34 +233,23 @@ const pollInterval = 50 * time.Millisecond
 
 // polling is the minimal gateway with the waiting that most libraries have: it
 // asks again and again.
-func polling(router chi.Router, client *goredis.Client) {
-	minimal(router, client)
-	router.Post("/locks/*", func(w http.ResponseWriter, r *http.Request) {
-		var in order
-		if err := json.NewDecoder(r.Body).Decode(&in); err != nil {
-			http.Error(w, err.Error(), http.StatusBadRequest)
-			return
-		}
-		name, lease := chi.URLParam(r, "*"), newLease()
+func polling(client *goredis.Client) locks {
+	l := minimal(client)
+	once := l.take
+	l.take = func(ctx context.Context, name, lease string, in order) (int64, bool, error) {
 		for {
-			token, err := minimalAcquire.Run(r.Context(), client, []string{"lock:" + name, "token:" + name}, lease, in.TTL).Int64()
-			if err != nil {
-				http.Error(w, err.Error(), http.StatusServiceUnavailable)
-				return
-			}
-			if token > 0 {
-				w.Header().Set("Content-Type", "application/json")
-				w.WriteHeader(http.StatusCreated)
-				json.NewEncoder(w).Encode(newAnswer(name, lease, in.Owner, token, in.TTL))
-				return
+			token, taken, err := once(ctx, name, lease, in)
+			if taken || err != nil {
+				return token, taken, err
 			}
 			select {
 			case <-time.After(pollInterval):
-			case <-r.Context().Done():
-				return
+			case <-ctx.Done():
+				return 0, false, ctx.Err()
 			}
 		}
-	})
+	}
+	return l
 }
 
 // parking reads a request and keeps it until its client leaves: what a waiting

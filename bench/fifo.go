@@ -2,40 +2,21 @@ package main
 
 import (
 	"context"
-	"encoding/json"
-	"net/http"
 	"sync"
 	"time"
-
-	"github.com/go-chi/chi/v5"
 )
 
 // fifo is a lock in memory with a queue, behind the handlers of the other baselines: what
 // HTTP alone leaves of a lock that is handed from client to client.
-func fifo(router chi.Router) {
-	var locks fifoLocks
-	router.Post("/locks/*", func(w http.ResponseWriter, r *http.Request) {
-		var in order
-		if err := json.NewDecoder(r.Body).Decode(&in); err != nil {
-			http.Error(w, err.Error(), http.StatusBadRequest)
-			return
-		}
-		name, lease := chi.URLParam(r, "*"), newLease()
-		token, ok := locks.take(r.Context(), name, lease)
-		if !ok {
-			return // the client has left
-		}
-		w.Header().Set("Content-Type", "application/json")
-		w.WriteHeader(http.StatusCreated)
-		json.NewEncoder(w).Encode(newAnswer(name, lease, in.Owner, token, in.TTL))
-	})
-	router.Delete("/locks/*", func(w http.ResponseWriter, r *http.Request) {
-		if !locks.give(chi.URLParam(r, "*"), r.Header.Get("Lease-Id")) {
-			http.Error(w, "lost", http.StatusPreconditionFailed)
-			return
-		}
-		w.WriteHeader(http.StatusNoContent)
-	})
+func fifo() locks {
+	all := &fifoLocks{}
+	return locks{
+		take: func(ctx context.Context, name, lease string, _ order) (int64, bool, error) {
+			token, ok := all.take(ctx, name, lease)
+			return token, ok, nil
+		},
+		give: func(_ context.Context, name, lease string) (bool, error) { return all.give(name, lease), nil },
+	}
 }
 
 type fifoLocks struct {
