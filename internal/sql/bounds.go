@@ -10,7 +10,7 @@ import (
 // How long the database may take to answer, so that one that hangs is left for another one soon. Each message has its own bound, also
 // of those that follow one another, as of a snapshot that is read.
 const (
-	// readTimeout is for a message that waits for nobody: what it reads has at most about 1 MB.
+	// readTimeout is for a message that waits for nobody, unless somebody has locked a whole table: what it reads has at most about 1 MB.
 	readTimeout = 3 * time.Second
 
 	// stall is for how long a gateway may stand still in its turn, while all others wait. The database throws it out then.
@@ -129,10 +129,10 @@ func (b bounded) cut(ctx context.Context, upTo, snapshot uint64, limit int) (boo
 	return b.to.cut(ctx, upTo, snapshot, limit)
 }
 
-func (b bounded) tries(ctx context.Context) error {
+func (b bounded) tries(ctx context.Context, size int) error {
 	ctx, cancel := context.WithTimeout(ctx, turnTimeout)
 	defer cancel()
-	return b.to.tries(ctx)
+	return b.to.tries(ctx, size)
 }
 
 func (b bounded) examine(ctx context.Context) ([]fencing.Finding, error) {

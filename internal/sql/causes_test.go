@@ -66,6 +66,30 @@ func (b *broken) crowd() (leave func()) {
 	}
 }
 
+// lock has a session of another user lock a table.
+func (b *broken) lock(table string) (unlock func()) {
+	db := b.server.DB(b.t, b.url)
+	conn, err := db.Conn(b.t.Context())
+	if err == nil && Kind(b.url) == kindPostgres {
+		if _, err = conn.ExecContext(b.t.Context(), "begin"); err == nil {
+			_, err = conn.ExecContext(b.t.Context(), "lock table fencepost."+table)
+		}
+	} else if err == nil {
+		_, err = conn.ExecContext(b.t.Context(), "lock tables "+table+" write")
+	}
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return func() {
+		_, err := conn.ExecContext(context.Background(), map[string]string{kindPostgres: "rollback", kindMySQL: "unlock tables"}[Kind(b.url)])
+		conn.Close()
+		db.Close()
+		if err != nil {
+			b.t.Error(err)
+		}
+	}
+}
+
 // causes are the ways in which a database can fail a gateway that runs, with what to undo that, what is told of it, and what is to be done.
 var causes = []struct {
 	what         string
@@ -103,6 +127,16 @@ var causes = []struct {
 		b.do("revoke insert on log from {USER}@'127.0.0.1'")
 		return func() { b.do("grant insert on log to {USER}@'127.0.0.1'") }
 	}, "lacks rights", "gateway store init -role"},
+	{"without a right to write leases", kindPostgres, func(b *broken) func() {
+		b.do("revoke insert, update on fencepost.lease from {USER}")
+		return func() { b.do("grant insert, update on fencepost.lease to {USER}") }
+	}, "lacks rights", "gateway store init -role"},
+	{"without a right to write leases", kindMySQL, func(b *broken) func() {
+		b.do("revoke insert, update on lease from {USER}@'127.0.0.1'")
+		return func() { b.do("grant insert, update on lease to {USER}@'127.0.0.1'") }
+	}, "lacks rights", "gateway store init -role"},
+	{"with leases locked by a person", "", func(b *broken) func() { return b.lock("lease") }, "another session keeps the store locked", "end it there"},
+	{"with the log locked by a person", "", func(b *broken) func() { return b.lock("log") }, "another session keeps the store locked", "end it there"},
 	{"with another password", kindPostgres, func(b *broken) func() {
 		b.do("alter role {USER} password 'other'")
 		b.cut()

@@ -23,7 +23,7 @@ func (t *turn) commit(e *entry, d *machine.Decoded, all []carried, ops []fencing
 			return nil, err
 		}
 		if ok {
-			return t.rehearsed(e, d, t.conn.commit(t.ctx, e))
+			return t.rehearsed(e, d, t.commits(e))
 		}
 	}
 	telling := &machine.Telling{Leases: map[fencing.EndedLease]fencing.Token{}}
@@ -33,7 +33,7 @@ func (t *turn) commit(e *entry, d *machine.Decoded, all []carried, ops []fencing
 		return nil, t.restored(err)
 	}
 	t.noteRows(e, t.memory.State(), telling.Leases)
-	if err := t.decided(t.conn.commit(t.ctx, e)); err != nil {
+	if err := t.decided(t.commits(e)); err != nil {
 		return nil, t.restored(err)
 	}
 	return results, nil

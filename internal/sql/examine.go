@@ -62,7 +62,7 @@ func Examine(ctx context.Context, o Options) (Condition, error) {
 		err = conn.abandon(ctx)
 	}
 	if err == nil {
-		err = conn.tries(ctx)
+		err = conn.tries(ctx, chunkSize)
 	}
 	inUse := time.Duration(0)
 	if c.Unable = err; err == nil {
@@ -76,7 +76,9 @@ func Examine(ctx context.Context, o Options) (Condition, error) {
 			c.Unable = lockedBy(*inWords(all))
 		}
 	}
-	c.Findings, err = examine(ctx, conn, &o, inUse)
+	if c.Findings, err = examine(ctx, conn, &o, inUse); err != nil && c.Unable != nil { // that says more
+		return c, nil
+	}
 	if c.Unable == nil && err == nil {
 		_, by := m.heldBack(b.now, "", o.rulesEvery)
 		c.Findings = append(c.Findings, rulesFinding(m.Rules(), by))

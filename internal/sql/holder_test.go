@@ -178,6 +178,8 @@ func TestOthersThatLockTheStore(t *testing.T) {
 	for what, by := range map[string]struct{ url, statement string }{
 		"another user":      {url, "select from fencepost.store for update"},
 		"the whole table":   {sqltest.As(url, user, "secret"), "lock fencepost.store in exclusive mode"},
+		"the leases":        {url, "lock fencepost.lease"},
+		"the log":           {url, "lock fencepost.log"},
 		"a command of ours": {sqltest.As(url, user, "secret") + "&application_name=fencepost%20store%20hold", "select from fencepost.store for update"},
 	} {
 		tx, err := server.DB(t, by.url).BeginTx(t.Context(), nil)
@@ -191,7 +193,7 @@ func TestOthersThatLockTheStore(t *testing.T) {
 		if err := tx.QueryRow("select pg_backend_pid()").Scan(&pid); err != nil {
 			t.Fatal(err)
 		}
-		_, err = a.Do(t.Context(), request("x", time.Minute))
+		_, err = a.Do(t.Context(), request(fencing.Name("x/"+itoa(pid)), time.Minute))
 		if code(err) != fencing.CodeUnavailable || !strings.Contains(err.Error(), "process "+itoa(pid)) {
 			t.Errorf("%s: %v", what, err)
 		}

@@ -92,7 +92,7 @@ type mysqlConn struct {
 const mysqlSession = `set names utf8mb4;
 set session transaction isolation level read committed, read write;
 set session autocommit = 1, sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', completion_type = 'NO_CHAIN',
-innodb_lock_wait_timeout = 3, lock_wait_timeout = 3, net_read_timeout = 2, net_write_timeout = 2, sql_safe_updates = 0, sql_select_limit = 18446744073709551615, sql_big_selects = 1,
+innodb_lock_wait_timeout = 3, lock_wait_timeout = 2, net_read_timeout = 2, net_write_timeout = 2, sql_safe_updates = 0, sql_select_limit = 18446744073709551615, sql_big_selects = 1,
 unique_checks = 1, foreign_key_checks = 1, group_concat_max_len = 4294967295 /*M! , max_statement_time = 0 */ /*!80000 , max_execution_time = 0 */;
 `
 

@@ -316,6 +316,7 @@ func (c *mysqlConn) cut(ctx context.Context, upTo, snapshot uint64, limit int) (
 	return false, c.ask(ctx, fmt.Sprintf("delete from snapshot where seq < %d"+while, snapshot, snapshot), nil)
 }
 
-func (c *mysqlConn) tries(ctx context.Context) error {
-	return c.ask(ctx, "start transaction read write; insert into log values (-1, 0, ?); rollback", []any{make([]byte, chunkSize)})
+func (c *mysqlConn) tries(ctx context.Context, size int) error {
+	s := changes(probe(size))
+	return c.ask(ctx, "start transaction read write;"+s.String()+"rollback", s.args)
 }

@@ -253,10 +253,12 @@ func (c *postgresConn) read(ctx context.Context, after uint64) (*begun, error) {
 	return b, err
 }
 
-func (c *postgresConn) tries(ctx context.Context) error {
+func (c *postgresConn) tries(ctx context.Context, size int) error {
+	e := probe(size)
 	batch := &pgx.Batch{}
-	batch.Queue("begin read write")
-	batch.Queue("insert into fencepost.log values (-1, 0, $1)", make([]byte, chunkSize))
+	batch.Queue(beginWriting)
+	batch.Queue("select set_config('lock_timeout', '3s', true)") // as of a turn
+	batch.Queue(appendStatement, append([]any{int64(e.seq)}, c.arguments(e)...)...)
 	batch.Queue("rollback")
 	return postgresError(c.SendBatch(ctx, batch).Close())
 }

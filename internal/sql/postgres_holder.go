@@ -17,8 +17,10 @@ func (c *postgresConn) holders(ctx context.Context) (all []holder, err error) {
 				|| case when a.xact_start is null then '' else format(' from %s, %s, waits for %s, transaction since %s', coalesce(host(a.client_addr), 'a local socket'), a.state,
 					coalesce(a.wait_event_type || '/' || a.wait_event, 'nothing'), to_char(a.xact_start at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"')) end
 		from (select pid, bool_and(mode = 'RowShareLock') as turn from locks
-			where granted and locktype = 'relation' and relation = 'fencepost.store'::regclass and pid <> pg_backend_pid()
-			and mode in ('RowShareLock', 'RowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock') group by pid) h
+			where granted and locktype = 'relation' and pid <> pg_backend_pid()
+			and (relation = 'fencepost.store'::regclass and mode in ('RowShareLock', 'RowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock')
+				or relation in ('fencepost.log'::regclass, 'fencepost.lease'::regclass) and mode in ('ShareLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock'))
+			group by pid) h
 		join pg_stat_activity a on a.pid = h.pid and a.datname = current_database()
 		where not exists (select from locks l where l.pid = h.pid and not l.granted)`)
 	if err != nil {

@@ -139,6 +139,11 @@ func (s *Store) turns(items []*item) error {
 	if s.unwritten == 0 {
 		return s.turn(writes)
 	}
+	if err := s.tries(); err != nil { // what was refused may have been the rows of leases, which no padding has
+		s.outage(err)
+		s.tryLater(writes, err)
+		return err
+	}
 	gone, cancel := context.WithCancel(s.ctx)
 	cancel() // it is not tried again for its own sake
 	err := s.turn(append(writes, &item{ops: []operation{{encoded: machine.Padded(s.unwritten)}}, ctx: gone, done: make(chan struct{})}))

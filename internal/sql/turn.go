@@ -84,6 +84,11 @@ func (o *operation) mayYield(m *machine.Machine, now fencing.Instant) []fencing.
 // Others wait while this gateway has its turn, so what grows is done before: if it was away, or when much is missing in spite of that, it
 // carries out what others have done without a turn. What is missing still is what they did while it waited for its turn.
 func (t *turn) carryOut() error {
+	if slices.ContainsFunc(t.items, func(it *item) bool { return it.locks }) {
+		if err := t.tries(); err != nil {
+			return err
+		}
+	}
 	if done, err := t.alone(t.ctx); done || err != nil {
 		return err
 	}
@@ -144,7 +149,7 @@ func (t *turn) ask() (b *begun, err error) {
 			return t.conn.begin(t.ctx, t.memory.Applied(), slices.Collect(maps.Keys(t.tried)))
 		})
 	} else {
-		b, err = t.conn.read(t.ctx, t.memory.Applied())
+		b, err = awaitTurn(t.Store, func() (*begun, error) { return t.conn.read(t.ctx, t.memory.Applied()) }) // the log may be locked
 	}
 	if err == nil {
 		t.begin(b, before, t.options.clock())
