@@ -123,3 +123,37 @@ func testHintOfBreak(t *testing.T, o Options) {
 		}
 	}
 }
+
+// A server that hangs ends no connection: who sends or hears hints there notices it, and connects anew.
+func TestHintsOfAServerThatHangs(t *testing.T) {
+	t.Parallel()
+	cable, through := lay(t, initialised(t, sqltest.Postgres(t).Database(t)))
+	db, err := newPostgres(through)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan struct{}, 2)
+	listening, heard := make(chan struct{}), make(chan struct{}, 100)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // both end with it as well
+	defer cancel()
+	h := newHints()
+	go func() {
+		_ = db.listen(ctx, "a", func() { close(listening) }, func() { heard <- struct{}{} })
+		ended <- struct{}{}
+	}()
+	<-listening
+	go func() {
+		_ = db.speak(ctx, h)
+		ended <- struct{}{}
+	}()
+	h.add("a")
+	<-heard
+	cable.deaf.Store(true)
+	h.add("a")
+	for range 2 {
+		<-ended
+	}
+	if ctx.Err() != nil {
+		t.Error("it was not noticed")
+	}
+}

@@ -96,8 +96,10 @@ innodb_lock_wait_timeout = 3, lock_wait_timeout = 2, net_read_timeout = 2, net_w
 unique_checks = 1, foreign_key_checks = 1, group_concat_max_len = 4294967295 /*M! , max_statement_time = 0 */ /*!80000 , max_execution_time = 0 */;
 `
 
-// open connects and has the session be as it is needed, whatever the server's defaults are.
+// open connects and has the session be as it is needed, whatever the server's defaults are. It takes connectTimeout at most.
 func (m *mysqlServer) open(ctx context.Context) (*mysqlConn, error) {
+	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
+	defer cancel()
 	connector, err := gomysql.NewConnector(m.config)
 	if err != nil {
 		return nil, fmt.Errorf("the URL of the database is wrong: %w", err)

@@ -37,14 +37,12 @@ type mysqlHold struct{ *mysqlConn }
 
 // hold implements database. The user has to be one who may lock the store's row, as a gateway's may.
 func (m *mysqlServer) hold(ctx context.Context, _ string) (holding, error) {
-	connecting, cancel := context.WithTimeout(ctx, connectTimeout)
-	defer cancel()
-	c, err := m.open(connecting)
+	c, err := m.open(ctx)
 	if err != nil {
 		return nil, err
 	}
 	h := mysqlHold{c}
-	ctx, cancel = context.WithTimeout(ctx, 2*holdWait+holdAnswer)
+	ctx, cancel := context.WithTimeout(ctx, 2*holdWait+holdAnswer)
 	defer cancel()
 	if err := h.lock(ctx); err != nil {
 		h.close()

@@ -2,6 +2,7 @@ package sql
 
 import (
 	"context"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -18,26 +19,50 @@ func (p *postgres) listen(ctx context.Context, gateway fencing.Gateway, listenin
 	if err != nil {
 		return postgresError(err)
 	}
-	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
+	defer hangUp(ctx, conn)
 	pid := uint32(0)
-	if err := conn.QueryRow(ctx, "select pg_backend_pid()").Scan(&pid); err != nil {
+	own, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	if err := conn.QueryRow(own, "select pg_backend_pid()").Scan(&pid); err != nil {
 		return postgresError(err)
 	}
 	if pid != conn.PgConn().PID() {
 		return errPooled
 	}
 	for _, to := range []fencing.Gateway{gateway, everyone} {
-		if _, err := conn.Exec(ctx, "listen "+pgx.Identifier{channel(to)}.Sanitize()); err != nil {
+		if _, err := conn.Exec(own, "listen "+pgx.Identifier{channel(to)}.Sanitize()); err != nil {
 			return postgresError(err)
 		}
 	}
 	listening()
 	for {
-		if _, err := conn.WaitForNotification(ctx); err != nil {
+		quiet, cancel := context.WithTimeout(ctx, quietFor)
+		_, err := conn.WaitForNotification(quiet)
+		cancel()
+		switch {
+		case err == nil:
+			heard()
+			continue
+		case quiet.Err() == nil || ctx.Err() != nil:
 			return postgresError(err)
 		}
-		heard()
+		asking, cancel := context.WithTimeout(ctx, readTimeout)
+		err = conn.Ping(asking) // a hint that comes before the answer is kept
+		cancel()
+		if err != nil {
+			return postgresError(err)
+		}
 	}
+}
+
+// quietFor is how long no hint comes until it is asked whether the connection is still there: a server that hangs does not end it.
+const quietFor = 5 * time.Second
+
+// hangUp closes a connection, and does not wait for a server that hangs.
+func hangUp(ctx context.Context, conn *pgx.Conn) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	defer cancel()
+	_ = conn.Close(ctx)
 }
 
 // speak implements hinter. It connects when there is something to say.
@@ -45,7 +70,7 @@ func (p *postgres) speak(ctx context.Context, h *hints) error {
 	var conn *pgx.Conn
 	defer func() {
 		if conn != nil {
-			_ = conn.Close(context.WithoutCancel(ctx))
+			hangUp(ctx, conn)
 		}
 	}()
 	for {
@@ -62,7 +87,7 @@ func (p *postgres) speak(ctx context.Context, h *hints) error {
 			continue
 		}
 		if conn != nil { // it may have ended long ago
-			_ = conn.Close(ctx)
+			hangUp(ctx, conn)
 		}
 		var err error
 		if conn, err = pgx.ConnectConfig(ctx, p.config.Copy()); err != nil {
@@ -75,6 +100,8 @@ func (p *postgres) speak(ctx context.Context, h *hints) error {
 }
 
 func notify(ctx context.Context, conn *pgx.Conn, channels []string) error {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
 	_, err := conn.Exec(ctx, "select pg_notify(c, '') from unnest($1::text[]) as c", channels)
 	return err
 }
