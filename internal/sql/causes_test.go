@@ -107,6 +107,11 @@ var causes = []struct {
 		b.do("rename table store to elsewhere")
 		return func() { b.do("rename table elsewhere to store") }
 	}, "no tables of fencepost", "gateway store init"},
+	{"without the log", "", func(b *broken) func() {
+		schema := map[string]string{kindPostgres: "fencepost."}[Kind(b.url)]
+		b.do("alter table " + schema + "log rename to elsewhere")
+		return func() { b.do("alter table " + schema + "elsewhere rename to log") }
+	}, "lacks a part of the tables", "if a restore was broken off, repeat it"},
 	{"of a later version", "", func(b *broken) func() {
 		in := map[string]string{kindPostgres: "fencepost.store", kindMySQL: "store"}[Kind(b.url)]
 		b.do("update " + in + " set version = version + 1")
@@ -266,4 +271,23 @@ func (l *lines) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.b.String()
+}
+
+// What the server says of a batch is said once, in one line; and a session that was ended is not said to be of a server that starts.
+func TestAnErrorIsToldOnce(t *testing.T) {
+	t.Parallel()
+	server := sqltest.Postgres(t)
+	url := initialised(t, server.Database(t))
+	conn := connect(t, url)
+	db := server.DB(t, url)
+	if _, err := db.Exec("select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'fencepost' and datname = current_database()"); err != nil {
+		t.Fatal(err)
+	}
+	_, err := conn.read(t.Context(), 0)
+	if err == nil || strings.Contains(err.Error(), "\n") || strings.Count(err.Error(), "57P01") != 1 {
+		t.Errorf("it is told %v", err)
+	}
+	if says := told(err); !strings.Contains(says, "an administrator has ended its session") {
+		t.Errorf("it is told to be %s", says)
+	}
 }

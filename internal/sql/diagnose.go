@@ -23,6 +23,7 @@ func (c cause) fault(err error) error {
 var (
 	noSchema = cause{"the database has no tables of fencepost", "run gateway store init, or name in FENCEPOST_STORE the database that has them; " +
 		"if they were removed, restore a backup"}
+	partial  = cause{"the database lacks a part of the tables of fencepost", "if a restore was broken off, repeat it, or restore a backup"}
 	password = cause{"the database refuses the user or the password", "set both in FENCEPOST_STORE to what the server has"}
 	foreign  = cause{"the database takes no connections from this machine as this user", "let them in at the server: in pg_hba.conf on PostgreSQL, by the host of the user on MariaDB and MySQL"}
 	nowhere  = cause{"the database server has no database of that name", "name in FENCEPOST_STORE the database that has the tables"}
@@ -57,6 +58,9 @@ const closes = "it closes the connections: see its log"
 
 // starting is the outage of a server that does not serve yet, or any more.
 const starting = "it is starting, stopping or recovering from a crash: see its log"
+
+// ended is the outage of a session that was ended: the server says the same of both.
+const ended = "an administrator has ended its session, or it is stopping: see its log"
 
 func isErr(targets ...error) func(error) bool {
 	return func(err error) bool {

@@ -64,8 +64,11 @@ func mysqlSays(said *gomysql.MySQLError) error {
 	if said.Number == 1030 && strings.Contains(said.Message, "28") { // got error 28 from a storage engine: no space left
 		known, is = full, true
 	}
+	if said.Number == 1146 && !strings.Contains(said.Message, ".store'") { // which is asked for first
+		known = partial
+	}
 	switch {
-	case is && (known == noSchema || known == readOnly):
+	case is && (known == noSchema || known == partial || known == readOnly):
 		return known.fault(err)
 	case is:
 		err = known.fault(err)

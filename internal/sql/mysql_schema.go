@@ -46,7 +46,19 @@ func (m *mysqlServer) init(ctx context.Context, statements []string) (before *sc
 	if c.kind.maria { // else a user who is not there is made, without a password
 		first = append(first, "set session sql_mode = concat(@@session.sql_mode, ',NO_AUTO_CREATE_USER')")
 	}
-	for _, statement := range append(first, statements...) {
+	all := []string{"store", "log", "snapshot", "snapshotter", "lease", "renewal"}
+	var there []string
+	if err := c.ask(ctx, first[0]+"; select table_name from information_schema.tables where table_schema = database() and table_name in ('"+strings.Join(all, "', '")+"') order by 1", nil,
+		func(row []driver.Value) error {
+			there = append(there, text(row[0]))
+			return nil
+		}); err != nil {
+		return nil, err
+	}
+	if err := checkWhole(there, all...); err != nil {
+		return nil, err
+	}
+	for _, statement := range append(first[1:], statements...) {
 		if err := c.ask(ctx, statement, nil); err != nil {
 			return nil, err
 		}

@@ -147,7 +147,7 @@ func (c *postgresConn) begin(ctx context.Context, after uint64, tried []fencing.
 	if err == nil {
 		err = b.readLog(r, after)
 	}
-	if err := errors.Join(err, r.Close()); err != nil {
+	if err := closed(r, err); err != nil {
 		return nil, postgresError(err)
 	}
 	b.server, err = c.server(ctx, run)
@@ -193,7 +193,7 @@ func (c *postgresConn) commit(ctx context.Context, e *entry) error {
 		return undecidedUnlessRefused(err)
 	}
 	tag, err := r.Exec()
-	if err := errors.Join(err, r.Close()); err != nil {
+	if err := closed(r, err); err != nil {
 		return undecidedUnlessRefused(err)
 	}
 	return c.committed(tag)
@@ -246,7 +246,7 @@ func (c *postgresConn) read(ctx context.Context, after uint64) (*begun, error) {
 	if err == nil {
 		err = b.readLog(r, after)
 	}
-	if err := errors.Join(err, r.Close()); err != nil {
+	if err := closed(r, err); err != nil {
 		return nil, postgresError(err)
 	}
 	b.server, err = c.server(ctx, run)

@@ -2,7 +2,6 @@ package sql
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -49,7 +48,7 @@ func (c *postgresConn) alone(ctx context.Context, e *entry, behind mark, now fen
 	if err == nil {
 		tag, err = r.Exec()
 	}
-	if err := errors.Join(err, r.Close()); err != nil {
+	if err := closed(r, err); err != nil {
 		return 0, false, undecidedUnlessRefused(err)
 	}
 	if clock == nil {

@@ -1,11 +1,13 @@
 package sql
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"fencepost/internal/fencing"
@@ -30,13 +32,16 @@ func postgresError(err error) error {
 	return away(fmt.Errorf("the connection to the database failed: %w", err))
 }
 
+// closed closes the results of a batch, and returns its first error: to close them returns that once more.
+func closed(r pgx.BatchResults, err error) error { return cmp.Or(err, r.Close()) }
+
 // sqlStates are what a server says by SQLSTATE of what it lacks or refuses, and sqlStarts those of one that starts or ends.
 var (
 	sqlStates = map[string]cause{
 		"3D000": nowhere, "3F000": noSchema, "42P01": noSchema, "ZF500": noSchema, "28000": foreign, "28P01": password, "25006": readOnly, "55000": readOnly,
 		"42501": noRights, "42P05": pooled, "26000": pooled, "53100": full, "53300": crowded,
 	}
-	sqlStarts = map[string]bool{"57P01": true, "57P02": true, "57P03": true}
+	sqlStarts = map[string]string{"57P01": ended, "57P02": starting, "57P03": starting}
 )
 
 // postgresSays returns what the server has said in words. What it says of a transaction, and may do when it is asked again, is refused; what is about
@@ -49,10 +54,13 @@ func postgresSays(said *pgconn.PgError) error {
 		return lockedBy("")
 	}
 	err := fmt.Errorf("the database refuses: %s (SQLSTATE %s)", said.Message, said.Code)
-	if sqlStarts[said.Code] {
-		return &fencing.Outage{Detail: starting, Err: err}
+	if detail, is := sqlStarts[said.Code]; is {
+		return &fencing.Outage{Detail: detail, Err: err}
 	}
 	known, is := sqlStates[said.Code]
+	if said.Code == "42P01" && !strings.Contains(said.Message, `"fencepost.store"`) { // which is asked for first
+		known = partial
+	}
 	switch {
 	case is && known != full:
 		return known.fault(err)

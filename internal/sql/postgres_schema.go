@@ -41,6 +41,17 @@ func (p *postgres) init(ctx context.Context, statements []string) (before *schem
 	if before, err = schemaOf(ctx, tx); err != nil {
 		return nil, err
 	}
+	rows, err := tx.Query(ctx, "select relname::text from pg_class where relnamespace = to_regnamespace('fencepost') and relname in ('store', 'log', 'snapshot', 'snapshotter', 'lease') order by 1")
+	if err != nil {
+		return nil, postgresError(err)
+	}
+	there, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return nil, postgresError(err)
+	}
+	if err := checkWhole(there, "store", "log", "snapshot", "snapshotter", "lease"); err != nil {
+		return nil, err
+	}
 	for _, statement := range statements {
 		if _, err := tx.Exec(ctx, statement); err != nil {
 			return nil, postgresError(err)

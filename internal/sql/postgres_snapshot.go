@@ -102,5 +102,5 @@ func (c *postgresConn) write(ctx context.Context, statement string, args ...any)
 	if err == nil {
 		_, err = r.Exec()
 	}
-	return tag, postgresError(errors.Join(err, r.Close()))
+	return tag, postgresError(closed(r, err))
 }

@@ -5,8 +5,10 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
+	"fencepost/internal/fencing"
 	"fencepost/internal/machine"
 )
 
@@ -109,17 +111,30 @@ func Script(address string, rights Rights) (string, error) {
 	return strings.TrimSuffix(text.String(), "\n"), nil
 }
 
-// Init makes the tables of a store in the database of a URL, as far as they are not there, and gives rights to users. What is there is
-// kept. Tables of an older version are brought up to date: no gateway may use them meanwhile.
+// Init makes the tables of a store in the database of a URL, unless they are there, and gives rights to users. What is there is
+// kept. Tables of an older version are brought up to date: no gateway may use them meanwhile. It fails where only some tables are there.
 func Init(ctx context.Context, address string, rights Rights) (Outcome, error) {
 	db, err := newDatabase(address)
 	if err != nil {
 		return Outcome{}, err
 	}
 	before, err := db.init(ctx, db.script(rights))
+	if f := fencing.FaultOf(err); f != nil && f.Detail == noRights.detail {
+		err = cause{"the user lacks rights that gateway store init needs", "run it as who may make a schema, tables and functions, and give rights to them"}.fault(f.Err)
+	}
 	if err != nil {
 		return Outcome{}, err
 	}
 	is := schemaIs{schemaVersion, machine.Format}
 	return Outcome{Made: before == nil, Raised: before != nil && *before != is, Version: schemaVersion}, nil
+}
+
+// checkWhole returns an error if some of the tables that a store needs are there, and others are not: what is missing would be made empty.
+func checkWhole(there []string, needed ...string) error {
+	missing := slices.DeleteFunc(needed, func(table string) bool { return slices.Contains(there, table) })
+	if len(there) == 0 || len(missing) == 0 {
+		return nil
+	}
+	return cause{partial.detail, "repeat the restore that was broken off, or restore a backup; or, to begin anew and forget all leases, drop what is there (" +
+		strings.Join(there, ", ") + ") and run gateway store init again"}.fault(fmt.Errorf("missing: %s", strings.Join(missing, ", ")))
 }

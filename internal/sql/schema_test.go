@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"fencepost/internal/fencing"
+	"fencepost/internal/sql/sqltest"
 )
 
 // postgresTables1 are the tables and functions of version 1.
@@ -54,5 +55,56 @@ func TestTablesOfVersion1(t *testing.T) {
 		acquire(t, a, "more", time.Minute)
 		p.compareFresh(t, o)
 		theSame(t, o, a, openGateway(t, o))
+	})
+}
+
+// Where some tables are there and others are not, as where a restore was broken off, store init makes none, and says what is missing.
+func TestInitOfAPart(t *testing.T) {
+	t.Parallel()
+	onBothPlaces(t, func(t *testing.T, p *place) {
+		schema := ""
+		if p.postgres() {
+			schema = "fencepost."
+		}
+		for _, table := range []string{"log", "store"} {
+			if _, err := p.db.ExecContext(t.Context(), "alter table "+schema+table+" rename to elsewhere"); err != nil {
+				t.Fatal(err)
+			}
+			_, err := Init(t.Context(), p.url, Rights{})
+			for _, says := range []string{"missing: " + table, "repeat the restore", "drop what is there (lease, "} {
+				if err == nil || !strings.Contains(err.Error(), says) {
+					t.Errorf("without %s, not %q: %v", table, says, err)
+				}
+			}
+			if _, err := p.db.ExecContext(t.Context(), "alter table "+schema+"elsewhere rename to "+table); err != nil { // fails if it was made
+				t.Fatal(err)
+			}
+			if is, err := Init(t.Context(), p.url, Rights{}); err != nil || is.Made {
+				t.Errorf("of the whole: %+v, %v", is, err)
+			}
+		}
+	})
+}
+
+// Who may not make the tables is told as whom to run store init, and not to run it.
+func TestInitWithoutRights(t *testing.T) {
+	t.Parallel()
+	onBothPlaces(t, func(t *testing.T, p *place) {
+		server := sqltest.MariaDB(t)
+		if p.postgres() {
+			server = sqltest.Postgres(t)
+		}
+		user := server.User(t, "secret")
+		role := user
+		if !p.postgres() {
+			role += "@127.0.0.1"
+		}
+		if _, err := Init(t.Context(), p.url, Rights{Gateway: role}); err != nil {
+			t.Fatal(err)
+		}
+		_, err := Init(t.Context(), sqltest.As(p.url, user, "secret"), Rights{Gateway: role})
+		if err == nil || !strings.Contains(err.Error(), "run it as who may make a schema") || strings.Contains(err.Error(), "-role") {
+			t.Errorf("it says %v", err)
+		}
 	})
 }
