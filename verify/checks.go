@@ -25,6 +25,7 @@ func checks(soaking, limit time.Duration) []check.Check {
 		{Name: "turns-redis", FullOnly: true, Title: "32 threads on 5 names with waits, on one Redis: everybody gets a turn within 3 s, tokens grow, nobody shares", Run: turns(one, 2_000, 20_000, 180_000)},
 		{Name: "turns-gateways", FullOnly: true, Title: "the same with two gateways on one Redis", Run: turns(two, 2_000, 10_000, 90_000)},
 		{Name: "turns-embedded", FullOnly: true, Title: "the same on the embedded store", Run: turns(file, 2_000, 20_000, 180_000)},
+		{Name: "turns-databases", FullOnly: true, Title: "gateways on PostgreSQL and on MariaDB stand still in their turns, or are cut off in one, also in the middle of a message: others wait for 3 s at most", Run: standstills},
 		{Name: "closers-redis", FullOnly: true, Title: "clients leave at a random moment before their answer: fewer than 1 in 1,000 that close, and 1 in 100 that reset, leave a lock held; on one Redis", Run: closers(one)},
 		{Name: "closers-embedded", FullOnly: true, Title: "the same on the embedded store", Run: closers(file)},
 		{Name: "waiters-redis", FullOnly: true, Title: "half of a queue disconnects: the others are served in order, and nothing stays held; on one Redis", Run: waiters(one, 1, 4)},

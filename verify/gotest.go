@@ -98,6 +98,25 @@ func failOvers(ctx context.Context, scale check.Scale, r *check.Result) error {
 	return nil
 }
 
+// standstills has gateways stand still in a turn. The tests tell for how long others have waited.
+func standstills(ctx context.Context, scale check.Scale, r *check.Result) error {
+	const longest = 3000 // ms, as docs/stores/database.md says
+	harmed := check.Pick(scale, 8, 40)
+	out, err := goTest{
+		pkg: "./verify/system", args: []string{"-run", "^TestSystemTurns$", "-timeout", "40m"}, env: []string{fmt.Sprintf("FENCEPOST_TURNS=%d", harmed)},
+	}.run(ctx, r)
+	r.Reach("harmed turns", sum(out, `(\d+) turns harmed`), 2*harmed)
+	var worst []string
+	for _, database := range regexp.MustCompile(`longest wait (\d+) ms`).FindAllStringSubmatch(out, -1) {
+		if wait, err := strconv.Atoi(database[1]); err != nil || wait > longest {
+			r.Violation("others waited for %s ms, %d are promised", database[1], longest)
+		}
+		worst = append(worst, database[1])
+	}
+	r.Count("longest waits of others, ms", strings.Join(worst, ", "))
+	return err
+}
+
 // durabilities are what the tests of the embedded store count, and how much of it full
 // scale asks for.
 var durabilities = []check.Reached{
