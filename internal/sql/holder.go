@@ -57,11 +57,11 @@ func (s *Store) lookForHolders() {
 	}
 }
 
-// holderWatch looks who has the turns that this gateway waits for long for, until the store is closed.
+// holderWatch looks who has the turn while this gateway waits long for one, until the store is closed.
 type holderWatch struct {
 	*Store
 	conn connection           // nil: none
-	seen map[holder]time.Time // when each was first seen, without whether it is ours
+	seen map[holder]time.Time // when each was first seen, by its id and since
 }
 
 func (s *Store) watchHolders() {

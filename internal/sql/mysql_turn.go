@@ -54,15 +54,15 @@ func (b *begun) readEntry(after uint64) func(row []driver.Value) error {
 func (c *mysqlConn) begin(ctx context.Context, after uint64, tried []fencing.Token) (*begun, error) {
 	b := &begun{}
 	found := errNoSchema
-	var tries tries
+	var rows triedRows
 	statements := "start transaction;" + c.bound + "select id from store where id = 1 for update;" + lockTurn
 	readers := []func([]driver.Value) error{func([]driver.Value) error {
 		found = nil
 		return nil
 	}}
 	if len(tried) > 0 {
-		statements += tries.statements(tried)
-		readers = append(readers, tries.readFree, tries.readThere)
+		statements += rows.statements(tried)
+		readers = append(readers, rows.readFree, rows.readThere)
 	}
 	err := c.ask(ctx, statements+serverNow+logFrom(after, turnBytes), nil, append(readers, b.readServer, b.readEntry(after))...)
 	if err == nil {
@@ -71,23 +71,23 @@ func (c *mysqlConn) begin(ctx context.Context, after uint64, tried []fencing.Tok
 	if err != nil {
 		return nil, err
 	}
-	b.held = tries.held()
+	b.held = rows.held()
 	return b, nil
 }
 
-// tries are rows of leases that a turn locks, unless a transaction guards them.
-type tries struct {
+// triedRows are rows of leases that a turn locks, unless a transaction guards them.
+type triedRows struct {
 	free  map[fencing.Token]bool
 	there []fencing.Token
 }
 
 // statements lock what is free. Which rows are there at all a read without locks tells.
-func (t *tries) statements(tried []fencing.Token) string {
+func (t *triedRows) statements(tried []fencing.Token) string {
 	these := with("lease", tried)
 	return "select l.token " + these + " for update skip locked; select l.token " + these + ";"
 }
 
-func (t *tries) readFree(row []driver.Value) error {
+func (t *triedRows) readFree(row []driver.Value) error {
 	if t.free == nil {
 		t.free = map[fencing.Token]bool{}
 	}
@@ -95,19 +95,19 @@ func (t *tries) readFree(row []driver.Value) error {
 	return nil
 }
 
-func (t *tries) readThere(row []driver.Value) error {
+func (t *triedRows) readThere(row []driver.Value) error {
 	t.there = append(t.there, fencing.Token(number(row[0])))
 	return nil
 }
 
-func (t *tries) held() []fencing.Token {
+func (t *triedRows) held() []fencing.Token {
 	return slices.DeleteFunc(t.there, func(token fencing.Token) bool { return t.free[token] })
 }
 
 func (c *mysqlConn) try(ctx context.Context, tried []fencing.Token) ([]fencing.Token, error) {
-	var tries tries
-	err := c.ask(ctx, strings.TrimSuffix(tries.statements(tried), ";"), nil, tries.readFree, tries.readThere)
-	return tries.held(), err
+	var rows triedRows
+	err := c.ask(ctx, strings.TrimSuffix(rows.statements(tried), ";"), nil, rows.readFree, rows.readThere)
+	return rows.held(), err
 }
 
 // commit writes all and commits by one message. Behind an error the server carries out nothing more of that, so what comes before the

@@ -116,8 +116,9 @@ func refuse(items []*item, err error) {
 	}
 }
 
-// turns carries items out: in one turn, unless the one before has failed, or nothing could be written since one that has: what can't be written can
-// still be looked at. Then each turn that looks at nothing tries to write something.
+// turns carries items out, in one turn if all is well. After a turn that has failed, and until one that writes has gone through, looks have a
+// turn of their own, for what can't be written can still be looked at. The other turn then writes as many bytes besides as the one had
+// that failed, which shows whether the database takes as much again.
 func (s *Store) turns(items []*item) error {
 	if !s.failing && s.unwritten == 0 {
 		return s.turn(items)

@@ -58,8 +58,8 @@ func readHead(b []byte) (int, error) {
 	return int(binary.BigEndian.Uint32(b)), nil
 }
 
-// considerSnapshot has a snapshot take the place of the log where that has grown. Once, when a claim of before is over, it removes what those have
-// left who are gone. The caller holds the mutex, and memory is committed.
+// considerSnapshot has a snapshot take the place of the log where that has grown. Once, when a claim from before its start is over, it
+// removes what gateways that are gone have left of snapshots. The caller holds the mutex, and memory is committed.
 func (s *Store) considerSnapshot() {
 	grown := s.memory.grown >= s.options.snapshotAt
 	tidies := !s.tidied && time.Since(s.opened) > s.options.tidyAfter
@@ -190,8 +190,8 @@ func (s *Store) cut(ctx context.Context, snapshot uint64) error {
 	return err
 }
 
-// leave has the log say that this gateway writes nothing any more. Unless another one serves on it writes a snapshot: then the version that starts next
-// has nothing to decide that this one has decided. Whoever stops last does so, for each entry says who has left before.
+// leave has the log say that this gateway writes nothing any more. If no other one serves it writes a snapshot, so that the version that
+// starts next decides nothing anew that this one has decided. Whoever stops last does so: the log says who has left before.
 func (s *Store) leave() {
 	defer func() {
 		if s.conn != nil {

@@ -72,7 +72,7 @@ type Store struct {
 	lastSkewed bool            // the clocks differed in the last turn
 	resting    resting
 	opened     time.Time
-	tidied     bool      // what those may have left of snapshots who were gone when this gateway was opened is removed
+	tidied     bool      // what gateways that were gone before this one was opened have left of snapshots is removed
 	said       time.Time // when this gateway last said which rules it knows
 
 	rules atomic.Pointer[fencing.Finding] // which are in force; nil until this gateway has said which it knows
