@@ -96,8 +96,8 @@ func storeBugs() []Bug {
 			Name: "early-expiry", What: "a lease is over 80 ms before its end",
 			Patches: []Patch{{
 				File: "internal/fencing/lock.go",
-				Old:  "return now < h.ExpiresAt }",
-				New:  "return now < h.ExpiresAt.Add(-80 * time.Millisecond) }",
+				Old:  "return now < end }",
+				New:  "return now < end.Add(-80 * time.Millisecond) }",
 			}},
 			History: embedded(history.Mix{Plain: 3, Wait: 1, Late: 2}), Promise: "order",
 		},
