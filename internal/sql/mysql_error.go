@@ -73,5 +73,5 @@ func mysqlSays(said *gomysql.MySQLError) error {
 	case is:
 		err = known.fault(err)
 	}
-	return refused{err, mysqlRefusals[said.Number]}
+	return refused{err, mysqlRefusal(said.Number, said.Message)}
 }

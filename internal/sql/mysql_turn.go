@@ -134,8 +134,7 @@ func (s *script) add(format string, args ...any) { fmt.Fprintf(s, format, args..
 
 // changes are the statements that write an entry and the rows that it has changed.
 //
-// A row of lease is not updated, as a transaction that guards the lease would hold that up: a row that is there already is left as it
-// is (what else ignore ignores are lengths, which suffice), and when a lease ends is in renewal. What people see of the lease otherwise
+// A row of lease is not updated, as a transaction that guards the lease would hold that up: when a lease ends is in renewal. What people see of the lease otherwise
 // is changed if nobody guards it, or else remains what it was. The end of a lease remains as well where a transaction at SERIALIZABLE
 // has locked that, which lasts until it is over: such a transaction must not hold the gateways up.
 func changes(e *entry) *script {
@@ -161,7 +160,7 @@ func changes(e *entry) *script {
 	}
 	for i, r := range granted {
 		if i == 0 {
-			s.add("insert ignore into lease (token, name, lease, slot, mode, owner, acquired_at) values ")
+			s.add("insert into lease (token, name, lease, slot, mode, owner, acquired_at) values ")
 		}
 		s.add("%s(%d, ?, ?, %s, ?, ?, %s)", comma(i), r.Token, slotText(r), instant(r.AcquiredAt))
 		s.args = append(s.args, string(r.name), string(r.Lease), string(r.Mode), r.Owner)

@@ -68,7 +68,7 @@ func postgresSays(said *pgconn.PgError) error {
 		err = known.fault(err)
 	}
 	if said.SeverityUnlocalized == "ERROR" && said.Code != "40001" && said.Code != "40P01" {
-		err = refused{err, postgresRefusal(said.Code)}
+		err = refused{err, postgresRefusal(said.Code, said.TableName)}
 	}
 	return err
 }

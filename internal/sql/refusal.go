@@ -3,6 +3,7 @@ package sql
 import (
 	"errors"
 	"slices"
+	"strings"
 	"time"
 
 	"fencepost/internal/fencing"
@@ -30,10 +31,13 @@ const (
 var postgresRefusals = map[string]refusal{
 	"22": ofContent, "23": ofContent, "44": ofContent, "54": ofContent, "P0": ofContent,
 	"22001": ofText, "22021": ofText, "22P05": ofText,
-	"23505": ofAll, // the log has the entry's number already
 }
 
-func postgresRefusal(code string) refusal {
+// postgresRefusal returns what the server refuses. If the log has an entry's number already that is whatever the entry says.
+func postgresRefusal(code, table string) refusal {
+	if code == "23505" && table == "log" {
+		return ofAll
+	}
 	if of, is := postgresRefusals[code]; is {
 		return of
 	}
@@ -45,6 +49,14 @@ var mysqlRefusals = map[uint16]refusal{
 	1048: ofContent, 1153: ofContent, 1264: ofContent, 1265: ofContent, 1292: ofContent, 1644: ofContent, 3819: ofContent, 4025: ofContent,
 	1216: ofContent, 1217: ofContent, 1451: ofContent, 1452: ofContent, 1364: ofContent, 1365: ofContent, 1690: ofContent, 1054: ofContent, 1305: ofContent, 1442: ofContent,
 	1300: ofText, 1366: ofText, 1406: ofText, 3988: ofText,
+}
+
+// mysqlRefusal returns what the server refuses. An entry's number and a lease's token are primary keys, which are there once.
+func mysqlRefusal(number uint16, message string) refusal {
+	if number == 1062 && !strings.HasSuffix(message, "PRIMARY'") {
+		return ofContent
+	}
+	return mysqlRefusals[number]
 }
 
 // refusedFor returns what of a turn the server refuses. It is ofAll as well where it has not refused it.

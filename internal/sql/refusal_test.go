@@ -27,6 +27,77 @@ func refuseOwner(t *testing.T, p *place, owner string) {
 	}
 }
 
+// What a row may not be by what its database's owner has added is refused to who asks for it, and to nobody else: no lease is granted without its row.
+func TestWhatAnOwnerAdds(t *testing.T) {
+	t.Parallel()
+	onBothPlaces(t, func(t *testing.T, p *place) {
+		lease, text := "lease", "varchar(256) character set utf8mb4 collate utf8mb4_bin"
+		if p.postgres() {
+			lease, text = "fencepost.lease", "text"
+		}
+		for what, statements := range map[string][]string{
+			"check":       {"alter table " + lease + " add constraint added check (owner <> 'second')"},
+			"unique":      {"alter table " + lease + " add constraint added unique (owner)"},
+			"foreign key": {"create table known (owner " + text + " primary key)", "insert into known values ('first'), ('third')", "alter table " + lease + " add constraint added foreign key (owner) references known (owner)"},
+		} {
+			s := openGateway(t, Options{URL: p.url, Logger: testLog(t), aloneAfter: -1})
+			name := func(n int) fencing.Name { return fencing.Name(fmt.Sprint(what, "/", n)) }
+			r := request(name(1), time.Minute)
+			r.Owner = "first"
+			mustDo(t, s, r)
+			for _, statement := range statements {
+				if _, err := p.db.ExecContext(t.Context(), statement); err != nil {
+					t.Fatal(err)
+				}
+			}
+			asks := func(n int, owner string) *item {
+				r := request(name(n), time.Minute)
+				r.Owner = owner
+				return &item{ops: []operation{newOperation(r)}, ctx: t.Context(), done: make(chan struct{})}
+			}
+			second := "second"
+			if what == "unique" {
+				second = "first"
+			}
+			bad, good := asks(2, second), asks(3, "third")
+			s.queue.mu.Lock() // both are in one turn
+			s.queue.items = append(s.queue.items, bad, good)
+			s.queue.stir()
+			s.queue.mu.Unlock()
+			<-bad.done
+			<-good.done
+			if code(bad.err) != fencing.CodeUnavailable || good.err != nil {
+				t.Errorf("%s: who is refused is told %v, and who is beside it %v", what, bad.err, good.err)
+			}
+			rows := 0
+			if err := p.db.QueryRowContext(t.Context(), "select count(*) from "+lease).Scan(&rows); err != nil || rows != 2 {
+				t.Errorf("%s: %d rows, %v", what, rows, err)
+			}
+			if theSame(t, Options{URL: p.url, Logger: testLog(t)}, s); t.Failed() {
+				return
+			}
+			for _, n := range []int{1, 3} {
+				var token fencing.Token
+				if err := s.peek(t.Context(), func() {
+					for h := range s.memory.State().Records[name(n)].Holders.All() {
+						token = h.Token
+					}
+				}); err != nil {
+					t.Fatal(err)
+				}
+				mustDo(t, s, fencing.BreakRequest{Name: name(n), Token: token})
+			}
+			drop := "alter table " + lease + " drop constraint added"
+			if what == "unique" && !p.postgres() {
+				drop = "alter table lease drop key added"
+			}
+			if _, err := p.db.ExecContext(t.Context(), drop); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+}
+
 // One client repeats a request that the database refuses: it is told so each time, and nobody else has an error, whether turns are of one
 // message or of two.
 func TestRefusedRequestBesideOthers(t *testing.T) {
@@ -175,7 +246,8 @@ func TestRefusedForTheStoresOwn(t *testing.T) {
 func TestRefusals(t *testing.T) {
 	t.Parallel()
 	for code, want := range map[string]refusal{
-		"42501": ofAll, "53100": ofAll, "53200": ofAll, "25006": ofAll, "55P03": ofAll, "57014": ofAll, "58030": ofAll, "XX000": ofAll, "ZF500": ofAll, "23505": ofAll, "": ofAll,
+		"42501": ofAll, "53100": ofAll, "53200": ofAll, "25006": ofAll, "55P03": ofAll, "57014": ofAll, "58030": ofAll, "XX000": ofAll, "ZF500": ofAll, "": ofAll,
+		"23505": ofContent,
 		"23514": ofContent, "P0001": ofContent, "54000": ofContent, "22P02": ofContent, "22021": ofText, "22P05": ofText, "22001": ofText,
 	} {
 		if got := refusedFor(postgresError(&pgconn.PgError{Code: code, SeverityUnlocalized: "ERROR"})); got != want {
@@ -183,10 +255,19 @@ func TestRefusals(t *testing.T) {
 		}
 	}
 	for number, want := range map[uint16]refusal{
-		1142: ofAll, 1205: ofAll, 1114: ofAll, 1290: ofAll, 1213: ofAll, 1062: ofAll, 1021: ofAll, 1644: ofContent, 1452: ofContent, 4025: ofContent, 1153: ofContent, 1366: ofText,
+		1142: ofAll, 1205: ofAll, 1114: ofAll, 1290: ofAll, 1213: ofAll, 1021: ofAll, 1644: ofContent, 1452: ofContent, 4025: ofContent, 1153: ofContent, 1366: ofText,
 	} {
 		if got := refusedFor(mysqlError(&gomysql.MySQLError{Number: number})); got != want {
 			t.Errorf("%d: %d, want %d", number, got, want)
+		}
+	}
+	for _, twice := range []error{ // the log has the entry's number already
+		postgresError(&pgconn.PgError{Code: "23505", SeverityUnlocalized: "ERROR", TableName: "log"}),
+		mysqlError(&gomysql.MySQLError{Number: 1062, Message: "Duplicate entry '7' for key 'PRIMARY'"}),
+		mysqlError(&gomysql.MySQLError{Number: 1062, Message: "Duplicate entry '7' for key 'log.PRIMARY'"}),
+	} {
+		if got := refusedFor(twice); got != ofAll {
+			t.Errorf("%v: %d", twice, got)
 		}
 	}
 	if got := refusedError(postgresError(&pgconn.PgError{Code: "22021", SeverityUnlocalized: "ERROR"})); got.Code != fencing.CodeInvalidRequest {
