@@ -177,20 +177,22 @@ var causes = []struct {
 // that is mended all goes on by itself.
 func TestCauses(t *testing.T) {
 	t.Parallel()
-	for kind, start := range map[string]func() *sqltest.Server{
-		kindPostgres: func() *sqltest.Server { return sqltest.StartPostgres(t, "max_connections = 20") },
-		kindMySQL:    func() *sqltest.Server { return sqltest.StartMariaDB(t, "--max-connections=15") },
+	for kind, start := range map[string]func(*testing.T) *sqltest.Server{
+		kindPostgres: func(t *testing.T) *sqltest.Server { return sqltest.StartPostgres(t, "max_connections = 20") },
+		kindMySQL:    func(t *testing.T) *sqltest.Server { return sqltest.StartMariaDB(t, "--max-connections=15") },
 	} {
-		server := start()
-		b := newBroken(t, server)
-		for _, tt := range causes {
-			if tt.on == "" || tt.on == kind {
-				t.Run(kind+" "+tt.what, func(t *testing.T) {
-					b.t = t
-					b.isTold(tt.breaks, tt.says, tt.remedy)
-				})
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			b := newBroken(t, start(t))
+			for _, tt := range causes {
+				if tt.on == "" || tt.on == kind {
+					t.Run(tt.what, func(t *testing.T) {
+						b.t = t
+						b.isTold(tt.breaks, tt.says, tt.remedy)
+					})
+				}
 			}
-		}
+		})
 	}
 }
 
@@ -206,6 +208,9 @@ func newBroken(t testing.TB, server *sqltest.Server) *broken {
 	b.as = sqltest.As(b.url, b.user, "secret")
 	return b
 }
+
+// impatience is for how long who asks waits to be told why nothing is decided: a quarter of what /readyz has.
+const impatience = 500 * time.Millisecond
 
 // isTold breaks the database of a gateway that runs, and mends it.
 func (b *broken) isTold(breaks func(*broken) (mend func()), says, remedy string) {
@@ -225,12 +230,14 @@ func (b *broken) isTold(breaks func(*broken) (mend func()), says, remedy string)
 	await(b.t, "nothing is granted, and it is told why", func() bool {
 		r := request(name+fencing.Name(itoa(tried)), time.Minute)
 		r.Metadata = map[string]string{"filler": strings.Repeat("x", 200)} // there may be a little room in the tables
-		_, err = s.Do(b.t.Context(), r)
+		ctx, cancel := context.WithTimeout(b.t.Context(), impatience)
+		defer cancel()
+		_, err = s.Do(ctx, r)
 		tried++
 		return is(err)
 	})
 	probe := func() error {
-		ctx, cancel := context.WithTimeout(b.t.Context(), 2*time.Second) // as /readyz has it
+		ctx, cancel := context.WithTimeout(b.t.Context(), impatience)
 		defer cancel()
 		return s.Check(ctx)
 	}
