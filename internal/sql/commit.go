@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"fencepost/internal/fencing"
 	"fencepost/internal/machine"
@@ -14,9 +13,9 @@ import (
 var errNotThere = errors.New("the connection to the database was lost, and a commit with it")
 
 // commit carries out and commits an entry, and returns its results when it is in the log. After an error memory is what was committed before. To
-// read that anew is dear, so soon after a turn that was refused the entry is carried out on a copy first, unless it has something of the store's own.
+// read that anew is dear, so once a turn was refused each entry is carried out on a copy first, unless it has something of the store's own.
 func (t *turn) commit(e *entry, d *machine.Decoded, all []carried, ops []fencing.Op) ([]machine.Result, error) {
-	if !t.owns && t.batch.Sent == 0 && time.Since(t.lastApart) < joinAfter {
+	if !t.owns && t.batch.Sent == 0 && !t.lastApart.IsZero() {
 		ok, err := t.rehearse(e, d, ops)
 		if err != nil {
 			t.refuse(err, all)

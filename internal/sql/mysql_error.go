@@ -68,10 +68,16 @@ func mysqlSays(said *gomysql.MySQLError) error {
 		known = partial
 	}
 	switch {
-	case is && (known == noSchema || known == partial || known == readOnly):
+	case is && (known == noSchema || known == partial):
+		return unclear{known.fault(err)}
+	case is && known == readOnly:
 		return known.fault(err)
+	case is && known == noRights:
+		err = unclear{known.fault(err)}
 	case is:
 		err = known.fault(err)
+	default:
+		err = unclear{err}
 	}
-	return refused{err, mysqlRefusal(said.Number, said.Message)}
+	return refused{err, mysqlRefusals[said.Number]}
 }

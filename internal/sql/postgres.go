@@ -106,7 +106,8 @@ func (c *postgresConn) server(ctx context.Context, run string) (string, error) {
 func (c *postgresConn) checkSchema(ctx context.Context) error {
 	var is schemaIs
 	var pid uint32
-	err := c.QueryRow(ctx, "select version, format, pg_backend_pid(), "+boundSession+" from fencepost.store where id = 1", int32(c.PgConn().PID())).Scan(&is.version, &is.format, &pid, nil)
+	var may bool
+	err := c.QueryRow(ctx, "select version, format, pg_backend_pid(), "+mayCall+", "+boundSession+" from fencepost.store where id = 1", int32(c.PgConn().PID())).Scan(&is.version, &is.format, &pid, &may, nil)
 	c.direct = err == nil && pid == c.PgConn().PID() // a pooler names another, for who asks it to cancel something
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
@@ -114,8 +115,14 @@ func (c *postgresConn) checkSchema(ctx context.Context) error {
 	case err != nil:
 		return postgresError(err)
 	}
-	return is.check()
+	if err := is.check(); err != nil || may {
+		return err
+	}
+	return noRights.fault(errors.New("the user may not call all functions in the schema fencepost that the gateway needs"))
 }
+
+// mayCall is whether the user may call what a turn may need.
+const mayCall = "(select count(*) = 3 and bool_and(has_function_privilege(oid, 'execute')) from pg_proc where pronamespace = 'fencepost'::regnamespace and proname in ('turn', 'append', 'turn_alone'))"
 
 // The statements of a turn, and of a look: see prepare.
 const (

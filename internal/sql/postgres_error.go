@@ -35,13 +35,15 @@ func postgresError(err error) error {
 // closed closes the results of a batch, and returns its first error: to close them returns that once more.
 func closed(r pgx.BatchResults, err error) error { return cmp.Or(err, r.Close()) }
 
-// sqlStates are what a server says by SQLSTATE of what it lacks or refuses, and sqlStarts those of one that starts or ends.
+// sqlStates are what a server says by SQLSTATE of what it lacks or refuses, and sqlStarts those of one that starts or ends. sqlTroubles are the classes of
+// those that are about no statement: connections, transactions that were ended, resources, operators and the system.
 var (
 	sqlStates = map[string]cause{
 		"3D000": nowhere, "3F000": noSchema, "42P01": noSchema, "ZF500": noSchema, "28000": foreign, "28P01": password, "25006": readOnly, "55000": readOnly,
 		"42501": noRights, "42P05": pooled, "26000": pooled, "53100": full, "53300": crowded,
 	}
-	sqlStarts = map[string]string{"57P01": ended, "57P02": starting, "57P03": starting}
+	sqlTroubles = map[string]bool{"08": true, "40": true, "53": true, "57": true, "58": true}
+	sqlStarts   = map[string]string{"57P01": ended, "57P02": starting, "57P03": starting}
 )
 
 // postgresSays returns what the server has said in words. What it says of a transaction, and may do when it is asked again, is refused; what is about
@@ -62,13 +64,17 @@ func postgresSays(said *pgconn.PgError) error {
 		known = partial
 	}
 	switch {
+	case is && (known == noRights || known == noSchema || known == partial):
+		return unclear{known.fault(err)}
 	case is && known != full:
 		return known.fault(err)
 	case is:
 		err = known.fault(err)
+	case !sqlTroubles[said.Code[:min(2, len(said.Code))]]:
+		err = unclear{err}
 	}
 	if said.SeverityUnlocalized == "ERROR" && said.Code != "40001" && said.Code != "40P01" {
-		err = refused{err, postgresRefusal(said.Code, said.TableName)}
+		err = refused{err, postgresRefusal(said.Code)}
 	}
 	return err
 }

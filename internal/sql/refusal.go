@@ -3,7 +3,6 @@ package sql
 import (
 	"errors"
 	"slices"
-	"strings"
 	"time"
 
 	"fencepost/internal/fencing"
@@ -31,13 +30,10 @@ const (
 var postgresRefusals = map[string]refusal{
 	"22": ofContent, "23": ofContent, "44": ofContent, "54": ofContent, "P0": ofContent,
 	"22001": ofText, "22021": ofText, "22P05": ofText,
+	"23505": ofAll, // the log may have the entry's number already
 }
 
-// postgresRefusal returns what the server refuses. If the log has an entry's number already that is whatever the entry says.
-func postgresRefusal(code, table string) refusal {
-	if code == "23505" && table == "log" {
-		return ofAll
-	}
+func postgresRefusal(code string) refusal {
 	if of, is := postgresRefusals[code]; is {
 		return of
 	}
@@ -51,14 +47,6 @@ var mysqlRefusals = map[uint16]refusal{
 	1300: ofText, 1366: ofText, 1406: ofText, 3988: ofText,
 }
 
-// mysqlRefusal returns what the server refuses. An entry's number and a lease's token are primary keys, which are there once.
-func mysqlRefusal(number uint16, message string) refusal {
-	if number == 1062 && !strings.HasSuffix(message, "PRIMARY'") {
-		return ofContent
-	}
-	return mysqlRefusals[number]
-}
-
 // refusedFor returns what of a turn the server refuses. It is ofAll as well where it has not refused it.
 func refusedFor(err error) refusal {
 	var r refused
@@ -68,9 +56,35 @@ func refusedFor(err error) refusal {
 	return r.of
 }
 
-// isToPart reports whether a turn was refused, with an error, for something that is found if it is tried in parts.
+// unclear is what the server says of a statement, from which it can't be told whether it is about what was to be written or about whoever asks: a right
+// or a table is missing, perhaps in a trigger of the database's owner, which may also say whatever its author has chosen.
+type unclear struct{ error }
+
+func (u unclear) Unwrap() error { return u.error }
+
+// isUnclear reports whether it can't be told what the server refuses.
+func isUnclear(err error) bool {
+	var u unclear
+	return !errors.Is(err, errUndecided) && errors.As(err, &u)
+}
+
+// isToPart reports whether a turn was refused, with an error, for something that is found if it is tried in parts. Its connection is closed.
 func (t *turn) isToPart(err error) bool {
-	return refusedFor(err) != ofAll && (t.gives() || len(t.items) > 1 || len(t.items) == 1 && !t.owns)
+	if !t.gives() && len(t.items) <= 1 && (len(t.items) == 0 || t.owns) {
+		return false
+	}
+	return refusedFor(err) != ofAll || isUnclear(err) && t.wrote != nil && t.takes()
+}
+
+// takes reports whether the database takes what turns write. It is asked once a second at most.
+func (s *Store) takes() bool {
+	if time.Since(s.lastTaken) >= time.Second {
+		if s.tries() != nil {
+			return false
+		}
+		s.lastTaken = time.Now()
+	}
+	return true
 }
 
 // apart carries out the items of a turn that was refused for the content of some. It is tried again in halves, without a pause, until

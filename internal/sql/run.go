@@ -27,8 +27,7 @@ const (
 	// mostPadding bounds with how many bytes it is tried whether the database can be written to again.
 	mostPadding = 64 << 10
 
-	// joinAfter is for how long nothing joins a turn that was waited for when one was refused for what one item asks for. So long each turn is
-	// carried out on a copy before its commit: see commit.
+	// joinAfter is for how long nothing joins a turn that was waited for when one was refused for what one item asks for.
 	joinAfter = 10 * time.Second
 
 	minPause = 20 * time.Millisecond
@@ -170,13 +169,14 @@ func (s *Store) turn(items []*item) error {
 	t.estimate()
 	conn := s.conn
 	err := t.carryOut()
-	if panicIn(err) != nil && s.Cause() == nil { // what is at fault rests now, and memory is as it was
+	if err != nil {
 		s.drop(conn)
+	}
+	if panicIn(err) != nil && s.Cause() == nil { // what is at fault rests now, and memory is as it was
 		s.queue.putBack(t.items)
 		return nil
 	}
-	if t.isToPart(err) && s.Cause() == nil {
-		s.drop(conn)
+	if s.Cause() == nil && t.isToPart(err) {
 		return s.apart(t, err)
 	}
 	if s.failing = err != nil; !s.failing {
@@ -188,7 +188,6 @@ func (s *Store) turn(items []*item) error {
 	if t.writes {
 		s.unwritten = max(s.unwritten, min(t.size(), mostPadding))
 	}
-	s.drop(conn)
 	s.tryLater(t.items, err)
 	s.outage(err)
 	return err
