@@ -3,6 +3,7 @@ package sql
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"net"
 	"net/url"
 	"strings"
@@ -178,6 +179,7 @@ func TestOthersThatLockTheStore(t *testing.T) {
 	for what, by := range map[string]struct{ url, statement string }{
 		"another user":      {url, "select from fencepost.store for update"},
 		"the whole table":   {sqltest.As(url, user, "secret"), "lock fencepost.store in exclusive mode"},
+		"also for readers":  {url, "lock fencepost.store"},
 		"the leases":        {url, "lock fencepost.lease"},
 		"the log":           {url, "lock fencepost.log"},
 		"a command of ours": {sqltest.As(url, user, "secret") + "&application_name=fencepost%20store%20hold", "select from fencepost.store for update"},
@@ -196,6 +198,9 @@ func TestOthersThatLockTheStore(t *testing.T) {
 		_, err = a.Do(t.Context(), request(fencing.Name("x/"+itoa(pid)), time.Minute))
 		if code(err) != fencing.CodeUnavailable || !strings.Contains(err.Error(), "process "+itoa(pid)) {
 			t.Errorf("%s: %v", what, err)
+		}
+		if c, err := Examine(t.Context(), Options{URL: sqltest.As(url, user, "secret")}); !strings.Contains(fmt.Sprint(err, c.Unable), "process "+itoa(pid)) {
+			t.Errorf("%s: the doctor says %v, %v", what, err, c.Unable)
 		}
 		if err := tx.Commit(); err != nil {
 			t.Errorf("%s was ended: %v", what, err)

@@ -103,17 +103,32 @@ func (c *postgresConn) server(ctx context.Context, run string) (string, error) {
 	return p.servers[run], nil
 }
 
+// checkSchema says what is wrong with the tables. Who has them locked is named, as the holders are of a turn that is waited for in vain: to look for these
+// a connection is needed as well.
 func (c *postgresConn) checkSchema(ctx context.Context) error {
 	var is schemaIs
 	var pid uint32
 	var may bool
-	err := c.QueryRow(ctx, "select version, format, pg_backend_pid(), "+mayCall+", "+boundSession+" from fencepost.store where id = 1", int32(c.PgConn().PID())).Scan(&is.version, &is.format, &pid, &may, nil)
+	batch := &pgx.Batch{}
+	batch.Queue("select set_config('lock_timeout', '1s', true)") // of this batch
+	batch.Queue("select version, format, pg_backend_pid(), "+mayCall+", "+boundSession+" from fencepost.store where id = 1", int32(c.PgConn().PID()))
+	r := c.SendBatch(ctx, batch)
+	_, err := r.Exec()
+	if err == nil {
+		err = r.QueryRow().Scan(&is.version, &is.format, &pid, &may, nil)
+	}
+	err = closed(r, err)
 	c.direct = err == nil && pid == c.PgConn().PID() // a pooler names another, for who asks it to cancel something
-	switch {
-	case errors.Is(err, pgx.ErrNoRows):
+	if errors.Is(err, pgx.ErrNoRows) {
 		return errNoSchema
-	case err != nil:
-		return postgresError(err)
+	}
+	if err = postgresError(err); errors.Is(err, errLocked) {
+		if all, cause := c.holders(ctx); cause == nil && len(all) > 0 {
+			return lockedBy(*inWords(all))
+		}
+	}
+	if err != nil {
+		return err
 	}
 	if err := is.check(); err != nil || may {
 		return err
