@@ -34,7 +34,7 @@ var (
 	packets  = cause{"a message is larger than the database takes", "raise max_allowed_packet at the server"}
 	binlog   = cause{"the database writes a binary log by statements, in which the store can't write", "set binlog_format to ROW or MIXED at the server"}
 	needsTLS = cause{"the database refuses connections without TLS", "add tls=true to the URL in FENCEPOST_STORE"}
-	locked   = cause{"another session keeps the store locked in the database", "gateway doctor names it: end it there, unless it ends by itself"}
+	locked   = cause{"another session keeps the store locked in the database", "end it there, unless it ends by itself: gateway doctor names it on PostgreSQL, and elsewhere SHOW FULL PROCESSLIST shows it"}
 	untrusty = cause{"the certificate of the database is not one that the gateway trusts", "name the authority in the URL of FENCEPOST_STORE, by sslrootcert= or tls-ca=, and the host as the certificate has it"}
 	pooled   = cause{"prepared statements do not work here: a pooler in transaction mode gives each transaction another connection", "leave prepared=true out of the URL in FENCEPOST_STORE"}
 )

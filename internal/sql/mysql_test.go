@@ -1,6 +1,7 @@
 package sql
 
 import (
+	"database/sql/driver"
 	"errors"
 	"net"
 	"slices"
@@ -149,5 +150,43 @@ func TestMySQLDefaultsOfTheServer(t *testing.T) {
 			c.close()
 		}
 		t.Errorf("where messages may have 1 MiB: %v", err)
+	}
+}
+
+// A message about the log has the server read no more of it than it brings, however much there is.
+func TestTheLogIsReadInParts(t *testing.T) {
+	t.Parallel()
+	server := sqltest.MariaDB(t)
+	url := initialised(t, server.Database(t))
+	if _, err := server.DB(t, url).Exec("insert into log select seq, 1, 'x' from seq_1_to_1000"); err != nil {
+		t.Fatal(err)
+	}
+	c := connect(t, url).(*mysqlConn)
+	read := func() (rows int64) {
+		if err := c.ask(t.Context(), "select variable_value from information_schema.session_status where variable_name = 'HANDLER_READ_NEXT'", nil, func(row []driver.Value) error {
+			rows = number(row[0])
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		return rows
+	}
+	for what, ask := range map[string]func() (*begun, error){
+		"a look": func() (*begun, error) { return c.read(t.Context(), 1) },
+		"a turn": func() (*begun, error) { return c.begin(t.Context(), 1, nil) },
+	} {
+		before := read()
+		b, err := ask()
+		if err != nil || !b.more {
+			t.Fatalf("%s: %+v, %v", what, b, err)
+		}
+		if rows := read() - before; rows < mostRead/2 || rows > 2*mostRead {
+			t.Errorf("%s has %d entries be read", what, rows)
+		}
+		if what == "a turn" {
+			if err := c.abandon(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
 	}
 }

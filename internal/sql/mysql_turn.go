@@ -35,7 +35,7 @@ func (b *begun) readServer(row []driver.Value) error {
 
 // logFrom asks for the entries from one on, and leaves out what is in the first one, and in those that are too much.
 func logFrom(after uint64, bytes int) string {
-	return fmt.Sprintf("set @size = 0; select seq, id, if(seq - 1 = %d or seq > %[1]d and (@size := @size + length(entry)) <= %d, entry, null) from log where seq >= %[1]d order by seq limit %d",
+	return fmt.Sprintf("set @size = 0; select seq, id, if(seq - 1 = %d or seq > %[1]d and (@size := @size + length(entry)) <= %d, entry, null) from log where seq >= %[1]d order by seq limit %[3]d",
 		after, bytes, mostRead)
 }
 
