@@ -88,3 +88,27 @@ func TestPreparedWhereDirect(t *testing.T) {
 		}
 	}
 }
+
+// A gateway that may not call the function of such a turn, or does not find it, makes turns of two messages.
+func TestAloneWithoutItsFunction(t *testing.T) {
+	t.Parallel()
+	server := sqltest.Postgres(t)
+	url := initialised(t, server.Database(t))
+	user := server.User(t, "secret")
+	if _, err := Init(t.Context(), url, Rights{Gateway: user}); err != nil {
+		t.Fatal(err)
+	}
+	db := server.DB(t, url)
+	for _, statement := range []string{
+		"revoke execute on function fencepost.turn_alone from public; revoke execute on function fencepost.turn_alone from " + user, "drop function fencepost.turn_alone",
+	} {
+		if _, err := db.Exec(statement); err != nil {
+			t.Fatal(err)
+		}
+		a := openGateway(t, Options{URL: sqltest.As(url, user, "secret"), Logger: testLog(t), aloneAfter: time.Nanosecond})
+		for i := range 3 {
+			acquire(t, a, fencing.Name(fmt.Sprint(len(statement), "/", i)), time.Minute)
+		}
+		a.Close()
+	}
+}

@@ -77,6 +77,7 @@ type postgresConn struct {
 	*pgx.Conn
 	of     *postgres
 	direct bool   // no pooler is between: see prepare
+	lone   bool   // it can make turns of one message
 	warned bool   // the server has warned of something since this was last set: of a commit that waits for no standby any more
 	run    string // which run of which server it was that was asked last
 }
@@ -108,14 +109,13 @@ func (c *postgresConn) server(ctx context.Context, run string) (string, error) {
 func (c *postgresConn) checkSchema(ctx context.Context) error {
 	var is schemaIs
 	var pid uint32
-	var may bool
 	batch := &pgx.Batch{}
 	batch.Queue("select set_config('lock_timeout', '1s', true)") // of this batch
-	batch.Queue("select version, format, pg_backend_pid(), "+mayCall+", "+boundSession+" from fencepost.store where id = 1", int32(c.PgConn().PID()))
+	batch.Queue("select version, format, pg_backend_pid(), "+mayAlone+", "+boundSession+" from fencepost.store where id = 1", int32(c.PgConn().PID()))
 	r := c.SendBatch(ctx, batch)
 	_, err := r.Exec()
 	if err == nil {
-		err = r.QueryRow().Scan(&is.version, &is.format, &pid, &may, nil)
+		err = r.QueryRow().Scan(&is.version, &is.format, &pid, &c.lone, nil)
 	}
 	err = closed(r, err)
 	c.direct = err == nil && pid == c.PgConn().PID() // a pooler names another, for who asks it to cancel something
@@ -130,14 +130,11 @@ func (c *postgresConn) checkSchema(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := is.check(); err != nil || may {
-		return err
-	}
-	return noRights.fault(errors.New("the user may not call all functions in the schema fencepost that the gateway needs"))
+	return is.check()
 }
 
-// mayCall is whether the user may call what a turn may need.
-const mayCall = "(select count(*) = 3 and bool_and(has_function_privilege(oid, 'execute')) from pg_proc where pronamespace = 'fencepost'::regnamespace and proname in ('turn', 'append', 'turn_alone'))"
+// mayAlone is whether the user may call the function of a turn of one message.
+const mayAlone = "coalesce(has_function_privilege(to_regproc('fencepost.turn_alone')::oid, 'execute'), false)"
 
 // The statements of a turn, and of a look: see prepare.
 const (

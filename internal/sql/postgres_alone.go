@@ -28,6 +28,9 @@ const aloneStatement = "select fencepost.turn_alone($1, $2, $3, $4, $5, $6, $7, 
 
 // alone implements lone.
 func (c *postgresConn) alone(ctx context.Context, e *entry, behind mark, now fencing.Instant, late time.Duration, tried []fencing.Token) (at fencing.Instant, done bool, err error) {
+	if !c.lone {
+		return 0, false, nil
+	}
 	if err := c.prepare(ctx, beginWriting, aloneStatement, "commit"); err != nil {
 		return 0, false, err
 	}
