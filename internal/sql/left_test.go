@@ -50,13 +50,13 @@ func (d tables) free() bool {
 }
 
 // Who stops writes a snapshot only if it is the last one: then there is nothing left that another version would decide anew. While others serve it
-// costs nothing.
+// costs nothing, unless the state is small: they may have been killed.
 func TestWhoStopsLastWritesASnapshot(t *testing.T) {
 	t.Parallel()
 	for _, server := range []*sqltest.Server{sqltest.Postgres(t), sqltest.MariaDB(t)} {
 		url := initialised(t, server.Database(t))
 		is := tablesOf(t, server, url)
-		o := Options{URL: url, Logger: testLog(t)}
+		o := Options{URL: url, Logger: testLog(t), smallState: -1}
 		a, b := openGateway(t, o), openGateway(t, o)
 		acquire(t, a, "a", time.Minute)
 		acquire(t, b, "b", time.Minute)
@@ -100,6 +100,25 @@ func (c cutShort) put(ctx context.Context, seq uint64, no int, chunk []byte) err
 		return err
 	}
 	return c.then(ctx)
+}
+
+// Where a gateway was killed, and all others are stopped then, there is a snapshot of all that was decided: another version may go on at once.
+func TestWhoStopsBesideOneThatWasKilled(t *testing.T) {
+	t.Parallel()
+	for _, server := range []*sqltest.Server{sqltest.Postgres(t), sqltest.MariaDB(t)} {
+		url := initialised(t, server.Database(t))
+		is := tablesOf(t, server, url)
+		o := Options{URL: url, Logger: testLog(t)}
+		killed, a, b := openGateway(t, o), openGateway(t, o), openGateway(t, o)
+		for i, s := range []*Store{killed, a, b} { // nothing more is heard of the first one
+			acquire(t, s, fencing.Name("n"+itoa(i)), time.Minute)
+		}
+		a.Close()
+		b.Close()
+		if is.whole() != is.last() {
+			t.Errorf("there is a snapshot as of entry %d, and the last is %d", is.whole(), is.last())
+		}
+	}
 }
 
 // A snapshot that can't be finished leaves nothing, and others may write one at once: whether writing it failed, or Close has no more time.

@@ -46,6 +46,7 @@ type Options struct {
 	rulesEvery time.Duration          // for tests; 0 is rulesEvery
 	hinted     time.Duration          // for tests; 0 is hintedEvery
 	snapshotAt int                    // for tests: bytes of the log after which a snapshot takes its place; 0 is snapshotAfter
+	smallState int                    // for tests; 0 is smallState
 	tidyAfter  time.Duration          // for tests; 0 is claimFor
 	closesIn   time.Duration          // for tests; 0 is closeTimeout
 	wrap       func(database) database
@@ -59,7 +60,7 @@ func (o *Options) complete() {
 	if o.aloneAfter == 0 {
 		o.aloneAfter = aloneAfter
 	}
-	o.snapshotAt = cmp.Or(o.snapshotAt, snapshotAfter)
+	o.snapshotAt, o.smallState = cmp.Or(o.snapshotAt, snapshotAfter), cmp.Or(o.smallState, smallState)
 	o.tidyAfter, o.closesIn = cmp.Or(o.tidyAfter, claimFor), cmp.Or(o.closesIn, closeTimeout)
 	o.rules, o.rulesEvery = cmp.Or(o.rules, fencing.NewestRules), cmp.Or(o.rulesEvery, rulesEvery)
 	o.hinted = cmp.Or(o.hinted, hintedEvery)

@@ -35,6 +35,9 @@ const (
 	// keptFor is for how long at least entries stay that a snapshot has taken the place of: a gateway that asks every idleEvery has them by then.
 	keptFor = 5 * time.Second
 
+	// smallState is how many names and tombstones a state has at most for a gateway that stops to write it though others may serve: some 100 ms.
+	smallState = 10_000
+
 	// closeTimeout bounds all that Close does, and giveUpTimeout what a snapshot that can't be finished is removed in.
 	closeTimeout  = 25 * time.Second
 	giveUpTimeout = 3 * time.Second
@@ -191,7 +194,8 @@ func (s *Store) cut(ctx context.Context, snapshot uint64) error {
 }
 
 // leave has the log say that this gateway writes nothing any more. If no other one serves it writes a snapshot, so that the version that
-// starts next decides nothing anew that this one has decided. Whoever stops last does so: the log says who has left before.
+// starts next decides nothing anew that this one has decided. Whoever stops last does so: the log says who has left before. One that was killed
+// counts as serving for a minute, so a small state is written in any case.
 func (s *Store) leave() {
 	defer func() {
 		if s.conn != nil {
@@ -206,11 +210,15 @@ func (s *Store) leave() {
 	if err == nil && s.Cause() == nil {
 		s.saving.Lock() // one that is under way ends before the store does
 		defer s.saving.Unlock()
+		old := time.Duration(0)
 		if s.memory.others(s.clock(), s.gateway, s.options.rulesEvery) {
-			return
+			if state := s.memory.State(); len(state.Records)+len(state.Tombstones) > s.options.smallState {
+				return
+			}
+			old = keptFor
 		}
 		for err = errClaimed; errors.Is(err, errClaimed) && s.ctx.Err() == nil; {
-			if err = s.save(s.ctx, 0); errors.Is(err, errClaimed) {
+			if err = s.save(s.ctx, old); errors.Is(err, errClaimed) {
 				select {
 				case <-time.After(claimPause):
 				case <-s.ctx.Done():
