@@ -144,14 +144,7 @@ func TestTurnReadsTheClockAfterTheLock(t *testing.T) {
 			}
 			begun <- b.now
 		}()
-		waiting := "select count(*) from information_schema.innodb_trx join information_schema.processlist on trx_mysql_thread_id = id where trx_state = 'LOCK WAIT' and db = database()"
-		if place.postgres() {
-			waiting = "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()"
-		}
-		eventually(t, "the second turn waits", func() bool {
-			var n int
-			return place.db.QueryRow(waiting).Scan(&n) == nil && n > 0
-		})
+		eventually(t, "the second turn waits", place.isWaitedFor)
 		third := connect(t, place.url)
 		b, err := third.read(t.Context(), 0)
 		if err != nil {
@@ -164,6 +157,16 @@ func TestTurnReadsTheClockAfterTheLock(t *testing.T) {
 			t.Errorf("the turn began at %d by its clock, which was at %d before the one before it was over", now, b.now)
 		}
 	})
+}
+
+// isWaitedFor reports whether somebody waits for a lock in the database.
+func (p *place) isWaitedFor() bool {
+	waiting := "select count(*) from information_schema.innodb_trx join information_schema.processlist on trx_mysql_thread_id = id where trx_state = 'LOCK WAIT' and db = database()"
+	if p.postgres() {
+		waiting = "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()"
+	}
+	var n int
+	return p.db.QueryRow(waiting).Scan(&n) == nil && n > 0
 }
 
 // eventually waits. MariaDB shows the same transactions as before to who asks again within 100 ms.

@@ -44,15 +44,6 @@ type item struct {
 	ctx      context.Context
 }
 
-// looked is memory at one instant, for who has it until the function returns.
-type looked struct {
-	machine *machine.Machine
-	now     fencing.Instant
-	guard   fencing.Guard
-	guarded bool      // something has not ended for a transaction guards it
-	asked   time.Time // the gateway's clock before
-}
-
 // gone reports whether the caller has given up.
 func (it *item) gone() bool { return it.ctx.Err() != nil }
 
@@ -206,37 +197,4 @@ func (s *Store) await(ctx context.Context, it *item) error {
 var guardedError = &fencing.Error{
 	Code: fencing.CodeUnavailable, RetryAfter: time.Second,
 	Detail: "a database transaction that checked the lease is still open, and nobody else is to get what the lease has before that ends; the outcome is unknown",
-}
-
-// view returns what see finds in memory when that has all that was committed before the call.
-func view[T any](ctx context.Context, s *Store, see func(*looked) T) (T, error) {
-	var saw T
-	if err := s.await(ctx, &item{look: func(l *looked) { saw = see(l) }}); err != nil {
-		var nothing T // saw may be written yet
-		return nothing, err
-	}
-	return saw, nil
-}
-
-// peek has memory looked at between two turns. While it is not known whether a commit has happened there may be none for long.
-func (s *Store) peek(ctx context.Context, see func()) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	locked := make(chan struct{})
-	go func() {
-		s.mu.RLock()
-		close(locked)
-	}()
-	select {
-	case <-locked:
-		defer s.mu.RUnlock()
-		see()
-		return nil
-	case <-ctx.Done():
-		go func() {
-			<-locked
-			s.mu.RUnlock()
-		}()
-		return fencing.Unavailable(s.slow())
-	}
 }

@@ -166,7 +166,7 @@ func (s *Store) Do(ctx context.Context, op fencing.Op) (fencing.Outcome, error) 
 		}
 	}
 	if fencing.OnlyLooks(op) {
-		out, err := view(ctx, s, func(l *looked) (out fencing.Outcome) {
+		out, err := judged(ctx, s, op.LockName(), func(l *looked) (out fencing.Outcome) {
 			if l.guard.Sent != 0 || !l.machine.Doubtful(op.LockName()) {
 				out = l.machine.Look(op, l.now, l.guard)
 				out.Asked = l.asked
@@ -205,7 +205,7 @@ func (s *Store) List(ctx context.Context, r fencing.ListRequest) (fencing.ListPa
 		guard fencing.Guard
 		total int
 	}
-	at, err := view(ctx, s, func(l *looked) beginning {
+	at, err := judged(ctx, s, "", func(l *looked) beginning {
 		at := beginning{now: l.now, guard: l.guard}
 		if r.Count {
 			at.total = l.machine.HeldBelow(r.Prefix)

@@ -1,0 +1,89 @@
+package sql
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"fencepost/internal/fencing"
+)
+
+// holdsBack is for the connections of a gateway, and holds the next turn back that has read the database's clock and is not committed yet.
+type holdsBack struct {
+	armed atomic.Bool
+	has   chan struct{} // one when a turn is held back
+	goOn  chan struct{} // lets it go on
+}
+
+type heldBack struct {
+	connection
+	of *holdsBack
+}
+
+func (h heldBack) commit(ctx context.Context, e *entry) error {
+	if h.of.armed.CompareAndSwap(true, false) {
+		h.of.has <- struct{}{}
+		<-h.of.goOn
+	}
+	return h.connection.commit(ctx, e)
+}
+
+// Nobody is told that a lease has ended which is renewed then: a turn that has read the clock before the end may be committed behind it, and
+// who looks meanwhile, at another gateway, finds the log without it.
+func TestWhoLooksWhileALeaseIsRenewed(t *testing.T) {
+	looks := map[string]func(*Store) (bool, error){
+		"inspect": func(s *Store) (bool, error) {
+			out, err := s.Do(context.Background(), fencing.InspectRequest{Name: "renewed"})
+			return err == nil && out.Lock.Held(), err
+		},
+		"list": func(s *Store) (bool, error) {
+			page, err := s.List(context.Background(), fencing.ListRequest{Limit: 10})
+			return err == nil && len(page.Locks) == 1 && page.Locks[0].Held(), err
+		},
+	}
+	onBothPlaces(t, func(t *testing.T, place *place) {
+		h := &holdsBack{has: make(chan struct{}), goOn: make(chan struct{})}
+		a := openGateway(t, Options{URL: place.url, Logger: testLog(t)})
+		b := openGateway(t, Options{URL: place.url, Logger: testLog(t), aloneAfter: -1, wrap: through(func(c connection) connection { return heldBack{c, h} })})
+		for what, look := range looks {
+			// renews reports whether a lease was renewed after its end had passed: not where the machine was so busy that it had passed before.
+			renews := func() bool {
+				held := acquire(t, b, "renewed", 300*time.Millisecond)
+				ended := time.Now().Add(300 * time.Millisecond)
+				h.armed.Store(true)
+				renewed := make(chan error, 1)
+				go func() {
+					_, err := b.Do(context.Background(), fencing.RenewRequest{Name: "renewed", Lease: held.lease, TTL: time.Minute})
+					renewed <- err
+				}()
+				<-h.has
+				over(t, ended)
+				type seen struct {
+					held bool
+					err  error
+				}
+				looked := make(chan seen, 1)
+				go func() {
+					held, err := look(a)
+					looked <- seen{held, err}
+				}()
+				eventually(t, "who looks has an answer, or waits for the turn", func() bool { return len(looked) > 0 || place.isWaitedFor() })
+				h.goOn <- struct{}{}
+				err := <-renewed
+				saw := <-looked
+				if saw.err != nil {
+					t.Fatalf("%s: %v", what, saw.err)
+				}
+				if err == nil {
+					if !saw.held {
+						t.Errorf("%s: a lease was told to have ended, and was renewed then", what)
+					}
+					mustDo(t, b, fencing.ReleaseRequest{Name: "renewed", Lease: held.lease})
+				}
+				return err == nil
+			}
+			await(t, what, renews)
+		}
+	})
+}
