@@ -56,9 +56,26 @@ func (f following) Heartbeat(ctx context.Context, names []fencing.Name) error {
 	return err
 }
 
-func (b *backend) SetTime(now fencing.Instant) { b.now.Store(int64(now)) }
+func (b *backend) SetTime(now fencing.Instant) {
+	b.now.Store(int64(now))
+	for handle := range b.stores {
+		b.readClocks(handle)
+	}
+}
 
-func (b *backend) SetSkew(handle int, skew time.Duration) { b.skew[handle].Store(int64(skew)) }
+func (b *backend) SetSkew(handle int, skew time.Duration) {
+	b.skew[handle].Store(int64(skew))
+	b.readClocks(handle)
+}
+
+// readClocks returns when no turn of a gateway is under way that has read the clocks before: what is asked for next could join it.
+func (b *backend) readClocks(handle int) {
+	if s := b.stores[handle]; s != nil {
+		if _, err := s.Stats(context.Background()); err != nil {
+			b.t.Error(err)
+		}
+	}
+}
 
 // Arrive implements fencingtest.Arriver.
 func (b *backend) Arrive(handle int, _ fencing.Name, a fencing.Arrival) (fencing.Quarantine, error) {
