@@ -46,12 +46,7 @@ func (p *postgres) hold(ctx context.Context, by string) (holding, error) {
 
 func (h postgresHold) lock(ctx context.Context) error {
 	standby := false
-	_, err := h.conn.Exec(ctx, "begin isolation level read committed")
-	if err == nil { // which of them there are depends on the version
-		_, err = h.conn.Exec(ctx, fmt.Sprintf(`select set_config(name, case name when 'lock_timeout' then '%d' when 'idle_in_transaction_session_timeout' then '%d' else '0' end, true)
-			from pg_settings where name in ('lock_timeout', 'statement_timeout', 'transaction_timeout', 'idle_in_transaction_session_timeout')`,
-			holdWait/time.Millisecond, holdIdle/time.Millisecond))
-	}
+	_, err := h.conn.Exec(ctx, "begin isolation level read committed; "+ownBounds(holdWait, holdIdle))
 	if err == nil {
 		err = h.conn.QueryRow(ctx, "select pg_is_in_recovery()").Scan(&standby)
 	}
@@ -98,12 +93,9 @@ func (c *postgresConn) checkHold(ctx context.Context) error {
 // unheld carries out what locks more than one table, or must not meet tables that were restored meanwhile, in a transaction
 // during which turns are not held off.
 func (c *postgresConn) unheld(ctx context.Context, do func() error) error {
-	_, err := c.Exec(ctx, beginWriting)
-	if err = standbyError(err); err == nil {
-		_, err = c.Exec(ctx, fmt.Sprintf("select set_config('idle_in_transaction_session_timeout', '%d', true), %s", stall/time.Millisecond, unlessHeld))
-	}
+	_, err := c.Exec(ctx, fmt.Sprintf("%s; select set_config('idle_in_transaction_session_timeout', '%d', true), %s", beginWriting, stall/time.Millisecond, unlessHeld))
 	if err != nil {
-		return postgresError(err)
+		return postgresError(standbyError(err))
 	}
 	if err := do(); err != nil {
 		return errors.Join(err, c.abandon(ctx))

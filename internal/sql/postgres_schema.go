@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -21,6 +22,9 @@ func (p *postgres) script(rights Rights) []string {
 	return append(all, grants(postgresRights, rights, func(name string) string { return pgx.Identifier{name}.Sanitize() })...)
 }
 
+// initBound bounds how long init waits for a lock, as of another init, and the server for what init asks next.
+const initBound = time.Minute
+
 // init implements database. Who does it at the same time waits.
 func (p *postgres) init(ctx context.Context, statements []string) (before *schemaIs, err error) {
 	connecting, cancel := context.WithTimeout(ctx, connectTimeout)
@@ -30,7 +34,7 @@ func (p *postgres) init(ctx context.Context, statements []string) (before *schem
 		return nil, postgresError(err)
 	}
 	defer conn.Close(ctx)
-	tx, err := conn.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite})
+	tx, err := conn.BeginTx(ctx, pgx.TxOptions{BeginQuery: beginWriting + "; " + ownBounds(initBound, initBound)})
 	if err != nil {
 		return nil, postgresError(standbyError(err))
 	}

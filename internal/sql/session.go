@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgtype"
 )
@@ -20,7 +22,7 @@ import (
 //	default_transaction_isolation    so does that, and a read goes by now(), which is before all that it reads
 //	default_transaction_deferrable   means nothing where is written
 //	client_min_messages, lock_timeout, idle_in_transaction_session_timeout, synchronous_commit, enable_seqscan
-//	                                 of a turn: the function turn
+//	                                 of a turn: the function turn; of many messages: ownBounds
 //	search_path                      of the functions: their own. Elsewhere names are whole
 //	DateStyle, IntervalStyle, TimeZone, extra_float_digits, lc_messages
 //	                                 no time and no fraction is read as text, and errors are known by SQLSTATE
@@ -51,6 +53,14 @@ import (
 
 // beginWriting begins a transaction that writes.
 const beginWriting = "begin isolation level read committed read write"
+
+// ownBounds returns a statement of PostgreSQL behind which, for the rest of a transaction of many messages, lock waits for a lock and idle for the
+// next message are all that bounds it. Which settings there are depends on the version.
+func ownBounds(lock, idle time.Duration) string {
+	return fmt.Sprintf(`select set_config(name, case name when 'lock_timeout' then '%d' when 'idle_in_transaction_session_timeout' then '%d' else '0' end, true)
+		from pg_settings where name in ('lock_timeout', 'statement_timeout', 'transaction_timeout', 'idle_in_transaction_session_timeout')`,
+		lock.Milliseconds(), idle.Milliseconds())
+}
 
 // holdable returns a text that the encoding of the database can hold. Only people see it, in the view of leases: the log has the
 // text itself, as octets. SQL_ASCII takes all octets as they are.

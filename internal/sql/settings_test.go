@@ -36,7 +36,7 @@ func TestPostgresSettings(t *testing.T) {
 		"client_encoding = LATIN1", "client_encoding = SQL_ASCII", "bytea_output = escape", "array_nulls = off", "standard_conforming_strings = off",
 		"backslash_quote = off", "transform_null_equals = on", "quote_all_identifiers = on", "extra_float_digits = -15", "datestyle = 'German, DMY'",
 		"intervalstyle = sql_standard", "timezone = '+05:45'", "search_path = ''", "client_min_messages = error", "lock_timeout = 1",
-		"idle_in_transaction_session_timeout = 100", "synchronous_commit = off", "default_transaction_isolation = serializable",
+		"idle_in_transaction_session_timeout = 1", "synchronous_commit = off", "default_transaction_isolation = serializable",
 		"default_transaction_isolation = 'repeatable read'", "default_transaction_deferrable = on", "default_transaction_read_only = on", "row_security = off",
 		"session_replication_role = replica", "exit_on_error = on", "check_function_bodies = off", "enable_indexscan = off", "enable_seqscan = off",
 		"force_parallel_mode = on", "plan_cache_mode = force_generic_plan", "plpgsql.variable_conflict = use_variable", "plpgsql.variable_conflict = use_column",
