@@ -129,10 +129,10 @@ func (b bounded) cut(ctx context.Context, upTo, snapshot uint64, limit int) (boo
 	return b.to.cut(ctx, upTo, snapshot, limit)
 }
 
-func (b bounded) tries(ctx context.Context, size int) error {
+func (b bounded) tries(ctx context.Context, size int, like row) error {
 	ctx, cancel := context.WithTimeout(ctx, turnTimeout)
 	defer cancel()
-	return b.to.tries(ctx, size)
+	return b.to.tries(ctx, size, like)
 }
 
 func (b bounded) examine(ctx context.Context) ([]fencing.Finding, error) {

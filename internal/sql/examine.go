@@ -62,7 +62,13 @@ func Examine(ctx context.Context, o Options) (Condition, error) {
 		err = conn.abandon(ctx)
 	}
 	if err == nil {
-		err = conn.tries(ctx, chunkSize)
+		err = conn.tries(ctx, chunkSize, m.someRow())
+	}
+	if refusedFor(err) != ofAll { // it may take what turns have
+		if conn, err = connect(); err != nil {
+			return Condition{}, err
+		}
+		defer conn.close()
 	}
 	inUse := time.Duration(0)
 	if c.Unable = err; err == nil {

@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 
+	gomysql "github.com/go-sql-driver/mysql"
+
 	"fencepost/internal/fencing"
 )
 
@@ -233,7 +235,11 @@ func (c *mysqlConn) read(ctx context.Context, after uint64) (*begun, error) {
 	return b, nil
 }
 
-func (c *mysqlConn) tries(ctx context.Context, size int) error {
-	s := changes(probe(size))
-	return c.ask(ctx, "start transaction read write;"+s.String()+"rollback", s.args)
+func (c *mysqlConn) tries(ctx context.Context, size int, like row) error {
+	s := changes(probe(size, like))
+	err := c.ask(ctx, "start transaction read write;"+s.String()+"rollback", s.args)
+	if said, is := errors.AsType[*gomysql.MySQLError](err); is && said.Number == 1062 { // no two rows have the key of this one
+		return refused{err, ofContent}
+	}
+	return err
 }

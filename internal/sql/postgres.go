@@ -272,14 +272,18 @@ func (c *postgresConn) read(ctx context.Context, after uint64) (*begun, error) {
 	return b, err
 }
 
-func (c *postgresConn) tries(ctx context.Context, size int) error {
-	e := probe(size)
+func (c *postgresConn) tries(ctx context.Context, size int, like row) error {
+	e := probe(size, like)
 	batch := &pgx.Batch{}
 	batch.Queue(beginWriting)
 	batch.Queue("select set_config('lock_timeout', '3s', true)") // as of a turn
 	batch.Queue(appendStatement, append([]any{int64(e.seq)}, c.arguments(e)...)...)
 	batch.Queue("rollback")
-	return postgresError(c.SendBatch(ctx, batch).Close())
+	err := c.SendBatch(ctx, batch).Close()
+	if said, is := errors.AsType[*pgconn.PgError](err); is && said.Code == "23505" { // no two rows have the key of this one
+		return refused{postgresError(err), ofContent}
+	}
+	return postgresError(err)
 }
 
 func (c *postgresConn) close() {

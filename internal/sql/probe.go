@@ -4,16 +4,31 @@ import (
 	"fencepost/internal/fencing"
 )
 
-// probe returns an entry that no turn makes, of so many bytes, with a row of a lease: what writes and removes it does all that a turn does.
-func probe(size int) *entry {
-	r := row{relabelled: true}
-	r.Token = -1
-	return &entry{logged: logged{data: make([]byte, size)}, ended: []fencing.Token{-1}, changed: []row{r}}
+// probe returns an entry that no turn makes, of so many bytes, with a row of a lease like another one: what writes and removes it does all that a turn does.
+func probe(size int, like row) *entry {
+	like.Token, like.renewed, like.relabelled = -1, false, true
+	return &entry{logged: logged{data: make([]byte, size)}, ended: []fencing.Token{-1}, changed: []row{like}}
 }
 
-// tries finds out whether a turn could be written now. After an error there is no connection. Where the database refuses what the probe has, and not
-// everything, turns may do better.
+// someRow returns the row of a lease that is held, the zero row if none is.
+func (m *memory) someRow() row {
+	for name, r := range m.State().Records {
+		for h := range r.Holders.All() {
+			if !h.Provisional {
+				return row{name: name, Holder: h.Holder}
+			}
+		}
+	}
+	return row{}
+}
+
+// tries finds out whether a turn could be written now, by a row that the database has taken before: owners of databases refuse some rows and
+// take others. After an error there is no connection. Where the database refuses what the probe has, and not everything, turns may do better.
 func (s *Store) tries() error {
+	like := s.taken
+	if like.Token == 0 {
+		like = s.memory.someRow()
+	}
 	for refused := false; ; refused = true {
 		if s.conn == nil {
 			conn, err := s.connect(s.ctx)
@@ -25,7 +40,7 @@ func (s *Store) tries() error {
 		if refused {
 			return nil
 		}
-		_, err := awaitTurn(s, func() (struct{}, error) { return struct{}{}, s.conn.tries(s.ctx, 1) })
+		_, err := awaitTurn(s, func() (struct{}, error) { return struct{}{}, s.conn.tries(s.ctx, 1, like) })
 		if err == nil {
 			return nil
 		}

@@ -279,3 +279,61 @@ func TestRefusals(t *testing.T) {
 		t.Errorf("a text that can't be held: %v", got)
 	}
 }
+
+// Where the database's owner refuses the row that nobody has, by a code that does not tell what is refused, all go on whose rows it takes: behind a
+// check of readiness, and behind a request that is refused.
+func TestWhereAnOwnerTakesSomeRows(t *testing.T) {
+	t.Parallel()
+	onBothPlaces(t, func(t *testing.T, p *place) {
+		a := openGateway(t, Options{URL: p.url, Logger: testLog(t)})
+		asks := func(s *Store, name fencing.Name, owner string) error {
+			r := request(name, time.Minute)
+			r.Owner = owner
+			_, err := s.Do(t.Context(), r)
+			if err == nil {
+				mustDo(t, s, fencing.ReleaseRequest{Name: name, Lease: r.Lease})
+			}
+			return err
+		}
+		if err := asks(a, "first", "team-a"); err != nil {
+			t.Fatal(err)
+		}
+		statements := []string{"create trigger takes before insert on lease for each row if new.owner not like 'team-%' then signal sqlstate '45000' set mysql_errno = 5000; end if"}
+		if p.postgres() {
+			statements = []string{
+				"create function takes() returns trigger language plpgsql as $$ begin if new.owner not like 'team-%' then raise exception 'no team' using errcode = '45000'; end if; return new; end $$",
+				"create trigger takes before insert on fencepost.lease for each row execute function takes()",
+			}
+		}
+		for _, statement := range statements {
+			if _, err := p.db.ExecContext(t.Context(), statement); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := a.Check(t.Context()); err != nil {
+			t.Errorf("a gateway whose rows were taken is not ready: %v", err)
+		}
+		b := openGateway(t, Options{URL: p.url, Logger: testLog(t)}) // it knows of no row
+		_ = b.Check(t.Context())
+		for name, s := range map[string]*Store{"a": a, "b": b} {
+			for _, owner := range []string{"team-a", "else", "team-b", "else", "team-c"} {
+				err := asks(s, "next", owner)
+				if want := owner != "else"; (err == nil) != want || err != nil && code(err) != fencing.CodeUnavailable {
+					t.Errorf("gateway %s, owner %s: %v", name, owner, err)
+				}
+			}
+			if err := s.Check(t.Context()); err != nil {
+				t.Errorf("gateway %s is not ready: %v", name, err)
+			}
+		}
+		if is, err := Examine(t.Context(), Options{URL: p.url}); err != nil || is.Unable == nil {
+			t.Errorf("the doctor, who knows of no row: %v, %v", is.Unable, err)
+		}
+		held := request("held", time.Minute)
+		held.Owner = "team-a"
+		mustDo(t, a, held)
+		if is, err := Examine(t.Context(), Options{URL: p.url}); err != nil || is.Unable != nil {
+			t.Errorf("the doctor: %v, %v", is.Unable, err)
+		}
+	})
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"fencepost/internal/fencing"
@@ -139,7 +140,9 @@ func (s *Store) turns(items []*item) error {
 	if s.unwritten == 0 {
 		return s.turn(writes)
 	}
-	if err := s.tries(); err != nil { // what was refused may have been the rows of leases, which no padding has
+	// What was refused may have been the rows of leases, which no padding has. Where it is not clear why, requests find out.
+	asks := slices.ContainsFunc(writes, func(it *item) bool { return it.ops != nil })
+	if err := s.tries(); err != nil && !(asks && isUnclear(err)) {
 		s.outage(err)
 		s.tryLater(writes, err)
 		return err

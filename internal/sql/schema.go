@@ -135,6 +135,6 @@ func checkWhole(there []string, needed ...string) error {
 	if len(there) == 0 || len(missing) == 0 {
 		return nil
 	}
-	return cause{partial.detail, "repeat the restore that was broken off, or restore a backup; or, to begin anew and forget all leases, drop what is there (" +
-		strings.Join(there, ", ") + ") and run gateway store init again"}.fault(fmt.Errorf("missing: %s", strings.Join(missing, ", ")))
+	return cause{partial.detail, "if a restore was broken off, repeat it, or restore a backup; if these tables are of something else, or all leases are to be forgotten, name another database"}.fault(
+		fmt.Errorf("there: %s; missing: %s", strings.Join(there, ", "), strings.Join(missing, ", ")))
 }

@@ -71,7 +71,7 @@ func TestInitOfAPart(t *testing.T) {
 				t.Fatal(err)
 			}
 			_, err := Init(t.Context(), p.url, Rights{})
-			for _, says := range []string{"missing: " + table, "repeat the restore", "drop what is there (lease, "} {
+			for _, says := range []string{"missing: " + table, "if a restore was broken off, repeat it", "there: lease, "} {
 				if err == nil || !strings.Contains(err.Error(), says) {
 					t.Errorf("without %s, not %q: %v", table, says, err)
 				}

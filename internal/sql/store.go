@@ -59,6 +59,7 @@ type Store struct {
 	failing    bool       // the last turn has failed
 	unwritten  int        // bytes of one that has, and was to write something, and nothing was written since; 0: something was
 	lastApart  time.Time  // when a turn was last refused for what one item asks for
+	taken      row        // the last one that this gateway has written; the zero row: none
 	lastTaken  time.Time  // when the database was last seen to take the probe, behind a refusal from which that could not be told
 	lastGiven  time.Time  // when one was that granted something to who waited
 	arrives    bool       // the log is to say who serves

@@ -287,6 +287,9 @@ func (t *turn) answer(carried []carried, results []machine.Result) {
 	t.isInLog()
 	t.memory.settled()
 	t.introduced = true
+	if rows := t.wrote.changed; len(rows) > 0 {
+		t.taken = rows[len(rows)-1]
+	}
 	for _, c := range carried {
 		c.it.results, c.it.asked = results[c.from:c.to], t.asked
 	}
