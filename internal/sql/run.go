@@ -170,10 +170,15 @@ func (s *Store) turn(items []*item) error {
 	}
 	t := &turn{Store: s, items: s.resting.refuse(items)}
 	t.estimate()
-	conn := s.conn
-	err := t.carryOut()
-	if err != nil {
-		s.drop(conn)
+	var err error
+	if slices.ContainsFunc(items, func(it *item) bool { return it.locks }) {
+		err = s.tries()
+	}
+	if err == nil {
+		conn := s.conn
+		if err = t.carryOut(); err != nil {
+			s.drop(conn)
+		}
 	}
 	if panicIn(err) != nil && s.Cause() == nil { // what is at fault rests now, and memory is as it was
 		s.queue.putBack(t.items)

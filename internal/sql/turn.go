@@ -84,11 +84,6 @@ func (o *operation) mayYield(m *machine.Machine, now fencing.Instant) []fencing.
 // Others wait while this gateway has its turn, so what grows is done before: if it was away, or when much is missing in spite of that, it
 // carries out what others have done without a turn. What is missing still is what they did while it waited for its turn.
 func (t *turn) carryOut() error {
-	if slices.ContainsFunc(t.items, func(it *item) bool { return it.locks }) {
-		if err := t.tries(); err != nil {
-			return err
-		}
-	}
 	if done, err := t.alone(t.ctx); done || err != nil {
 		return err
 	}
