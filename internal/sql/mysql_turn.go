@@ -141,7 +141,7 @@ func (s *script) add(format string, args ...any) { fmt.Fprintf(s, format, args..
 // has locked that, which lasts until it is over: such a transaction must not hold the gateways up.
 func changes(e *entry) *script {
 	s := &script{}
-	s.add("insert into log values (%d, %d, ?);", e.seq, e.id)
+	s.add("insert into log values (%d, %d, ?);", int64(e.seq), e.id)
 	s.args = append(s.args, e.data)
 	if len(e.ended) > 0 {
 		s.add("delete l %s; delete l %s;", with("lease", e.ended), with("renewal", e.ended))

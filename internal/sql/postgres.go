@@ -276,7 +276,7 @@ func (c *postgresConn) tries(ctx context.Context, size int, like row) error {
 	e := probe(size, like)
 	batch := &pgx.Batch{}
 	batch.Queue(beginWriting)
-	batch.Queue("select set_config('lock_timeout', '3s', true)") // as of a turn
+	batch.Queue("select set_config('lock_timeout', '3s', true), " + unlessHeld) // as of a turn
 	batch.Queue(appendStatement, append([]any{int64(e.seq)}, c.arguments(e)...)...)
 	batch.Queue("rollback")
 	err := c.SendBatch(ctx, batch).Close()

@@ -1,13 +1,18 @@
 package sql
 
 import (
+	"math"
+	"math/rand/v2"
+
 	"fencepost/internal/fencing"
 )
 
-// probe returns an entry that no turn makes, of so many bytes, with a row of a lease like another one: what writes and removes it does all that a turn does.
+// probe returns an entry of so many bytes, with a row of a lease like another one: what writes and removes it does all that a turn does. Its number is
+// negative, so that no turn has it, and drawn, so that the probes of several gateways do not wait for each other.
 func probe(size int, like row) *entry {
-	like.Token, like.renewed, like.relabelled = -1, false, true
-	return &entry{logged: logged{data: make([]byte, size)}, ended: []fencing.Token{-1}, changed: []row{like}}
+	number := -1 - rand.Int64N(math.MaxInt64)
+	like.Token, like.renewed, like.relabelled = fencing.Token(number), false, true
+	return &entry{logged: logged{seq: uint64(number), data: make([]byte, size)}, ended: []fencing.Token{like.Token}, changed: []row{like}}
 }
 
 // someRow returns the row of a lease that is held, the zero row if none is.
