@@ -1,7 +1,6 @@
 package sql
 
 import (
-	"context"
 	"errors"
 	"fmt"
 
@@ -22,7 +21,7 @@ func (t *turn) commit(e *entry, d *machine.Decoded, all []carried, ops []fencing
 			return nil, err
 		}
 		if ok {
-			return t.rehearsed(e, d, t.commits(e))
+			return t.rehearsed(e, d, t.send(e))
 		}
 	}
 	telling := &machine.Telling{Leases: map[fencing.EndedLease]fencing.Token{}}
@@ -32,10 +31,16 @@ func (t *turn) commit(e *entry, d *machine.Decoded, all []carried, ops []fencing
 		return nil, t.restored(err)
 	}
 	t.noteRows(e, t.memory.State(), telling.Leases)
-	if err := t.decided(t.commits(e)); err != nil {
+	if err := t.decided(t.send(e)); err != nil {
 		return nil, t.restored(err)
 	}
 	return results, nil
+}
+
+// send ends the turn with an entry. If that takes long it is looked for who keeps it waiting.
+func (t *turn) send(e *entry) error {
+	_, err := awaitTurn(t.Store, func() (struct{}, error) { return struct{}{}, t.conn.commit(t.ctx, e) })
+	return err
 }
 
 // decided returns what became of the commit of the entry that was carried out last, which came to err. The database is asked until it has
@@ -183,13 +188,4 @@ func (s *Store) outage(err error) {
 			s.log.Warn("the database can't be used", attrs...)
 		}
 	}
-}
-
-// arriveBy has the log say that somebody serves, for tests.
-func (s *Store) arriveBy(a fencing.Arrival) (fencing.Quarantine, error) {
-	it := &item{ops: []operation{{encoded: machine.Arrive(a)}}}
-	var q fencing.Quarantine
-	it.look = func(l *looked) { q = l.machine.State().Quarantine }
-	err := s.await(context.Background(), it)
-	return q, err
 }

@@ -1,10 +1,13 @@
 package sql
 
 import (
+	"context"
 	"testing"
 	"time"
 
+	"fencepost/internal/fencing"
 	"fencepost/internal/fencing/fencingtest"
+	"fencepost/internal/machine"
 	"fencepost/internal/sql/sqltest"
 )
 
@@ -65,4 +68,13 @@ func testConformance(t *testing.T, server *sqltest.Server, sample int) {
 	if sample == 0 {
 		run("alone", Options{aloneAfter: time.Nanosecond}, of)
 	}
+}
+
+// arriveBy has the log say that somebody serves.
+func (s *Store) arriveBy(a fencing.Arrival) (fencing.Quarantine, error) {
+	it := &item{ops: []operation{{encoded: machine.Arrive(a)}}}
+	var q fencing.Quarantine
+	it.look = func(l *looked) { q = l.machine.State().Quarantine }
+	err := s.await(context.Background(), it)
+	return q, err
 }

@@ -36,7 +36,7 @@ type holder struct {
 	who  string
 }
 
-// awaitTurn calls what waits for a turn, and has those found meanwhile who keep it waiting.
+// awaitTurn calls wait, which waits for a turn. If that takes long, watchHolders looks for who keeps it waiting, and an error says who does.
 func awaitTurn[T any](s *Store, wait func() (T, error)) (T, error) {
 	s.wants.Store(true)
 	timer := time.AfterFunc(watchAfter, s.lookForHolders)

@@ -16,7 +16,7 @@ import (
 // These servers have no notifications. Who listens sleeps in a statement with its name, on a connection for nothing else, and who has a hint
 // for it ends that statement. A user sees the statements of its own connections and may end them.
 const (
-	sleep        = 5 * time.Second // so long a statement sleeps; whether the connection is still there is known by its end
+	sleepFor     = 5 * time.Second // so long a statement sleeps; whether the connection is still there is known by its end
 	interruption = 1317            // ER_QUERY_INTERRUPTED
 )
 
@@ -24,7 +24,7 @@ var errDeaf = errors.New("a hint to itself did not arrive, as through a proxy")
 
 // listener is what the server shows of the statement in which a gateway sleeps.
 func listener(gateway fencing.Gateway) string {
-	return fmt.Sprintf("select sleep(%d), 'fencepost %s'", int(sleep/time.Second), gateway)
+	return fmt.Sprintf("select sleep(%d), 'fencepost %s'", int(sleepFor/time.Second), gateway)
 }
 
 // listen implements hinter. It hears hints once it has heard one of its own.
@@ -57,7 +57,7 @@ func (m *mysqlServer) listen(ctx context.Context, gateway fencing.Gateway, liste
 
 // sleep reports whether it was woken.
 func (c *mysqlConn) sleep(ctx context.Context, gateway fencing.Gateway) (woken bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, sleep+readTimeout)
+	ctx, cancel := context.WithTimeout(ctx, sleepFor+readTimeout)
 	defer cancel()
 	err = c.tryAsk(ctx, listener(gateway), nil, []func([]driver.Value) error{func(row []driver.Value) error {
 		woken = number(row[0]) != 0
@@ -73,19 +73,21 @@ func (c *mysqlConn) sleep(ctx context.Context, gateway fencing.Gateway) (woken b
 	return woken, err
 }
 
-// wakeOwn wakes a gateway as soon as it sleeps.
+// wakeOwn wakes a gateway as soon as it sleeps. Where a proxy is between it may never be seen to, so it is looked for more and more seldom.
 func (m *mysqlServer) wakeOwn(ctx context.Context, gateway fencing.Gateway) {
 	c, err := m.open(ctx)
 	if err != nil {
 		return
 	}
 	defer c.close()
-	for woken := 0; err == nil && woken == 0 && ctx.Err() == nil; {
-		if woken, err = c.wake(ctx, []fencing.Gateway{gateway}); woken == 0 {
-			select {
-			case <-time.After(askEvery):
-			case <-ctx.Done():
-			}
+	for pause := askEvery; ; pause = min(2*pause, maxPause) {
+		if woken, err := c.wake(ctx, []fencing.Gateway{gateway}); err != nil || woken > 0 {
+			return
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return
 		}
 	}
 }

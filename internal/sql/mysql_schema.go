@@ -42,13 +42,9 @@ func (m *mysqlServer) init(ctx context.Context, statements []string) (before *sc
 		return nil, err
 	}
 	defer c.close()
-	first := []string{"do get_lock('fencepost store init', 30)"}
-	if c.kind.maria { // else a user who is not there is made, without a password
-		first = append(first, "set session sql_mode = concat(@@session.sql_mode, ',NO_AUTO_CREATE_USER')")
-	}
 	all := []string{"store", "log", "snapshot", "snapshotter", "lease", "renewal"}
 	var there []string
-	if err := c.ask(ctx, first[0]+"; select table_name from information_schema.tables where table_schema = database() and table_name in ('"+strings.Join(all, "', '")+"') order by 1", nil,
+	if err := c.ask(ctx, "do get_lock('fencepost store init', 30); select table_name from information_schema.tables where table_schema = database() and table_name in ('"+strings.Join(all, "', '")+"') order by 1", nil,
 		func(row []driver.Value) error {
 			there = append(there, text(row[0]))
 			return nil
@@ -58,7 +54,10 @@ func (m *mysqlServer) init(ctx context.Context, statements []string) (before *sc
 	if err := checkWhole(there, all...); err != nil {
 		return nil, err
 	}
-	for _, statement := range append(first[1:], statements...) {
+	if c.kind.maria { // else a user who is not there is made, without a password
+		statements = append([]string{"set session sql_mode = concat(@@session.sql_mode, ',NO_AUTO_CREATE_USER')"}, statements...)
+	}
+	for _, statement := range statements {
 		if err := c.ask(ctx, statement, nil); err != nil {
 			return nil, err
 		}

@@ -29,12 +29,10 @@ func (c *mysqlConn) chunk(ctx context.Context, seq uint64, no int) (chunk []byte
 }
 
 func (c *mysqlConn) claim(ctx context.Context, gateway fencing.Gateway) (claimed bool, err error) {
-	now := "utc_timestamp(6)"
-	s := &script{}
-	s.add("update snapshotter set gateway = ?, until = %s + interval %d second where id = 1 and (until < %[1]s or gateway = ?); select row_count(), gateway = ? from snapshotter", now, int(claimFor/time.Second))
-	s.args = []any{string(gateway), string(gateway), string(gateway)}
-	err = c.ask(ctx, s.String(), s.args, func(row []driver.Value) error {
-		claimed = number(row[1]) == 1
+	statements := fmt.Sprintf("update snapshotter set gateway = ?, until = utc_timestamp(6) + interval %d second where id = 1 and (until < utc_timestamp(6) or gateway = ?); select gateway = ? from snapshotter",
+		int(claimFor/time.Second))
+	err = c.ask(ctx, statements, []any{string(gateway), string(gateway), string(gateway)}, func(row []driver.Value) error {
+		claimed = number(row[0]) == 1
 		return nil
 	})
 	return claimed, err

@@ -28,36 +28,22 @@ func (m *memory) someRow() row {
 }
 
 // tries finds out whether a turn could be written now, by a row that the database has taken before: owners of databases refuse some rows and
-// take others. After an error there is no connection. Where the database refuses what the probe has, and not everything, turns may do better.
+// take others. After an error there is no connection. Where something of the probe's content is refused there is no error: that of a turn is another.
 func (s *Store) tries() error {
+	if err := s.connected(); err != nil {
+		return err
+	}
 	like := s.taken
 	if like.Token == 0 {
 		like = s.memory.someRow()
 	}
-	for refused := false; ; refused = true {
-		if s.conn == nil {
-			conn, err := s.connect(s.ctx)
-			if err != nil {
-				return err
-			}
-			s.conn = conn
-		}
-		if refused {
-			return nil
-		}
-		_, err := awaitTurn(s, func() (struct{}, error) { return struct{}{}, s.conn.tries(s.ctx, 1, like) })
-		if err == nil {
-			return nil
-		}
-		s.drop(s.conn)
-		if refusedFor(err) == ofAll {
-			return err
-		}
+	_, err := awaitTurn(s, func() (struct{}, error) { return struct{}{}, s.conn.tries(s.ctx, 1, like) })
+	if err == nil {
+		return nil
 	}
-}
-
-// commits commits an entry, and has those found meanwhile who keep it from that.
-func (t *turn) commits(e *entry) error {
-	_, err := awaitTurn(t.Store, func() (struct{}, error) { return struct{}{}, t.conn.commit(t.ctx, e) })
-	return err
+	s.drop(s.conn)
+	if refusedFor(err) == ofAll {
+		return err
+	}
+	return s.connected()
 }

@@ -159,14 +159,10 @@ func (s *Store) turns(items []*item) error {
 
 // turn carries items out. After an error it is to be waited before the next one.
 func (s *Store) turn(items []*item) error {
-	if s.conn == nil {
-		conn, err := s.connect(s.ctx)
-		if err != nil {
-			s.outage(err)
-			refuse(items, err)
-			return err
-		}
-		s.conn = conn
+	if err := s.connected(); err != nil {
+		s.outage(err)
+		refuse(items, err)
+		return err
 	}
 	t := &turn{Store: s, items: s.resting.refuse(items)}
 	t.estimate()
@@ -198,6 +194,18 @@ func (s *Store) turn(items []*item) error {
 	}
 	s.tryLater(t.items, err)
 	s.outage(err)
+	return err
+}
+
+// connected opens the connection for turns, unless there is one.
+func (s *Store) connected() error {
+	if s.conn != nil {
+		return nil
+	}
+	conn, err := s.connect(s.ctx)
+	if err == nil {
+		s.conn = conn
+	}
 	return err
 }
 

@@ -291,7 +291,7 @@ func (t *turn) answer(carried []carried, results []machine.Result) {
 	t.hintOfBreaks(results)
 }
 
-// isInLog has be told of the entry of this turn.
+// isInLog notes that the entry of this turn is in the log: tell tells whom it concerns here, and hints go to the other gateways that it does.
 func (t *turn) isInLog() {
 	if t.mine != nil {
 		for i := range t.mine.Told {
