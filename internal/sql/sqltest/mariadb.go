@@ -15,7 +15,7 @@ var mariadb = &kind{
 	args: func(s *Server) []string {
 		return append(mariadbFiles(s),
 			"--bind-address=127.0.0.1", "--port="+strconv.Itoa(s.port), "--skip-name-resolve",
-			"--max-connections=200", "--innodb-buffer-pool-size=64M")
+			"--max-connections=1000", "--innodb-buffer-pool-size=64M")
 	},
 	stop: syscall.SIGTERM, end: syscall.SIGKILL, // it has nothing between them
 }
@@ -28,7 +28,8 @@ func mariadbFiles(s *Server) []string {
 }
 
 // StartMariaDB starts a MariaDB that ends with the test. Arguments are those of mariadbd, such
-// as "--sync-binlog=1". Up to 200 clients may connect.
+// as "--sync-binlog=1". Up to 1,000 clients may connect: a session that sleeps is there for
+// 5 s after its client has gone.
 func StartMariaDB(t testing.TB, args ...string) *Server {
 	t.Helper()
 	return endWithTest(t)(startMariaDB(args...))
