@@ -93,11 +93,8 @@ func TestPreparedWhereDirect(t *testing.T) {
 func TestAloneWithoutItsFunction(t *testing.T) {
 	t.Parallel()
 	server := sqltest.Postgres(t)
-	url := initialised(t, server.Database(t))
-	user := server.User(t, "secret")
-	if _, err := Init(t.Context(), url, Rights{Gateway: user}); err != nil {
-		t.Fatal(err)
-	}
+	url := server.Database(t)
+	user, as := gatewayUser(t, server, url)
 	db := server.DB(t, url)
 	for _, statement := range []string{
 		"revoke execute on function fencepost.turn_alone from public; revoke execute on function fencepost.turn_alone from " + user, "drop function fencepost.turn_alone",
@@ -105,7 +102,7 @@ func TestAloneWithoutItsFunction(t *testing.T) {
 		if _, err := db.Exec(statement); err != nil {
 			t.Fatal(err)
 		}
-		a := openGateway(t, Options{URL: sqltest.As(url, user, "secret"), Logger: testLog(t), aloneAfter: time.Nanosecond})
+		a := openGateway(t, Options{URL: as, Logger: testLog(t), aloneAfter: time.Nanosecond})
 		for i := range 3 {
 			acquire(t, a, fencing.Name(fmt.Sprint(len(statement), "/", i)), time.Minute)
 		}

@@ -197,15 +197,8 @@ func TestCauses(t *testing.T) {
 }
 
 func newBroken(t testing.TB, server *sqltest.Server) *broken {
-	b := &broken{t: t, server: server, url: server.Database(t), user: server.User(t, "secret")}
-	role := b.user
-	if Kind(b.url) == kindMySQL {
-		role += "@127.0.0.1"
-	}
-	if _, err := Init(t.Context(), b.url, Rights{Gateway: role}); err != nil {
-		t.Fatal(err)
-	}
-	b.as = sqltest.As(b.url, b.user, "secret")
+	b := &broken{t: t, server: server, url: server.Database(t)}
+	b.user, b.as = gatewayUser(t, server, b.url)
 	return b
 }
 

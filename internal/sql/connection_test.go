@@ -183,10 +183,10 @@ func eventually(t testing.TB, what string, is func() bool) {
 func TestStandingStillInATurn(t *testing.T) {
 	test := func(t *testing.T, db database) {
 		first, second := connectTo(t, db), connectTo(t, db)
+		began := time.Now()
 		if _, err := first.begin(t.Context(), 0, nil); err != nil {
 			t.Fatal(err)
 		}
-		began := time.Now()
 		if _, err := second.begin(t.Context(), 0, nil); err != nil {
 			t.Fatal(err)
 		}

@@ -64,10 +64,7 @@ func TestACommitInDoubtThatWasCut(t *testing.T) {
 // entry of its own by it.
 func TestWhoStopsDoesNotCutEarly(t *testing.T) {
 	t.Parallel()
-	for _, server := range []*sqltest.Server{sqltest.Postgres(t), sqltest.MariaDB(t)} {
-		url := initialised(t, server.Database(t))
-		is := tablesOf(t, server, url)
-		o := Options{URL: url, Logger: testLog(t)}
+	onBothTables(t, func(t *testing.T, o Options, is tables) {
 		a, b := openGateway(t, o), openGateway(t, o)
 		for i := range keptBehind + 10 {
 			acquire(t, a, fencing.Name("a"+itoa(i)), time.Minute)
@@ -93,5 +90,5 @@ func TestWhoStopsDoesNotCutEarly(t *testing.T) {
 		if n := is.number("select min(seq) from @log"); n == 1 {
 			t.Error("who stops last cuts nothing")
 		}
-	}
+	})
 }

@@ -30,19 +30,10 @@ func examined(t *testing.T, url string, o Options) (Condition, map[string]fencin
 	return c, found
 }
 
-func initialized(t *testing.T, server *sqltest.Server) string {
-	t.Helper()
-	url := server.Database(t)
-	if _, err := Init(t.Context(), url, Rights{}); err != nil {
-		t.Fatal(err)
-	}
-	return url
-}
-
 func TestExamine(t *testing.T) {
 	t.Parallel()
 	server := sqltest.Postgres(t)
-	url := initialized(t, server)
+	url := initialised(t, server.Database(t))
 	c, found := examined(t, url, Options{MaxSkew: time.Minute})
 	for check, says := range map[string]string{
 		checkRole: "accepts writes", checkVersion: "PostgreSQL 1", checkPersistence: "on disk before", checkReplicas: "no standby follows it", checkTimeouts: "none of its timeouts",
@@ -106,7 +97,7 @@ func TestExamineFindsFault(t *testing.T) {
 	} {
 		t.Run(c.what, func(t *testing.T) {
 			t.Parallel()
-			url := initialized(t, server)
+			url := initialised(t, server.Database(t))
 			if c.option != "" {
 				url += "&options=" + strings.NewReplacer(" ", "%20", "=", "%3D").Replace(c.option)
 			}
@@ -129,7 +120,7 @@ func TestExamineFindsUnsafeServer(t *testing.T) {
 	for setting, says := range map[string]string{"fsync": "fsync is off", "full_page_writes": "full_page_writes is off"} {
 		t.Run(setting, func(t *testing.T) {
 			t.Parallel()
-			_, found := examined(t, initialized(t, sqltest.StartPostgres(t, setting+" = off")), Options{})
+			_, found := examined(t, initialised(t, sqltest.StartPostgres(t, setting+" = off").Database(t)), Options{})
 			if f := found[checkPersistence]; f.Promise != "P1, P2" || !strings.Contains(f.Detail, says) {
 				t.Errorf("%+v", f)
 			}
@@ -141,10 +132,8 @@ func TestExamineFindsUnsafeServer(t *testing.T) {
 func TestExamineStandbys(t *testing.T) {
 	t.Parallel()
 	primary := sqltest.StartPostgres(t)
-	url, user := primary.Database(t), primary.User(t, "secret")
-	if _, err := Init(t.Context(), url, Rights{Gateway: user}); err != nil {
-		t.Fatal(err)
-	}
+	url := primary.Database(t)
+	_, as := gatewayUser(t, primary, url)
 	says := func(url, what string, ok bool) {
 		t.Helper()
 		if _, found := examined(t, url, Options{}); found[checkReplicas].OK != ok || !strings.Contains(found[checkReplicas].Detail, what) {
@@ -153,7 +142,7 @@ func TestExamineStandbys(t *testing.T) {
 	}
 	standby := sqltest.StartStandby(t, primary, false)
 	says(url, "1 standby follows it, and no commit waits for it: a fail-over forgets the last ones; then no new leases are granted", true)
-	says(sqltest.As(url, user, "secret"), "1 standby follows it, and no commit waits for it", true)
+	says(as, "1 standby follows it, and no commit waits for it", true)
 
 	// The standby itself is of no use, and says why.
 	c, found := examined(t, strings.Replace(url, portOf(primary), portOf(standby), 1), Options{})
@@ -168,7 +157,7 @@ func TestExamineStandbys(t *testing.T) {
 
 	sqltest.StartStandby(t, primary, true)
 	says(url, "2 standbys follow it", true)
-	says(sqltest.As(url, user, "secret"), "the gateway's user may not see which of them a commit waits for", true)
+	says(as, "the gateway's user may not see which of them a commit waits for", true)
 }
 
 func portOf(s *sqltest.Server) string { return ":" + strconv.Itoa(s.Port()) }
@@ -177,7 +166,7 @@ func portOf(s *sqltest.Server) string { return ":" + strconv.Itoa(s.Port()) }
 func TestExamineWithoutRights(t *testing.T) {
 	t.Parallel()
 	server := sqltest.Postgres(t)
-	url, user := initialized(t, server), server.User(t, "secret")
+	url, user := initialised(t, server.Database(t)), server.User(t, "secret")
 	db := server.DB(t, url)
 	for _, statement := range []string{"grant usage on schema fencepost to " + user, "grant select on fencepost.store to " + user} {
 		if _, err := db.Exec(statement); err != nil {

@@ -92,9 +92,9 @@ func (*eventSink) Gap() {}
 // The stream of an attached lease that is broken, or given notice, at another gateway hears of it by a hint.
 func TestHintOfBreak(t *testing.T) {
 	t.Parallel()
-	for name, server := range map[string]*sqltest.Server{"PostgreSQL": sqltest.Postgres(t), "MariaDB": sqltest.MariaDB(t)} {
+	for name, server := range servers {
 		t.Run(name, func(t *testing.T) {
-			testHintOfBreak(t, Options{URL: initialised(t, server.Database(t)), Logger: testLog(t), hinted: time.Hour})
+			testHintOfBreak(t, Options{URL: initialised(t, server(t).Database(t)), Logger: testLog(t), hinted: time.Hour})
 		})
 	}
 }

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"fencepost/internal/fencing"
-	"fencepost/internal/sql/sqltest"
 )
 
 // slowTurns answers the beginning of a turn when the test says so, as others who are at work would.
@@ -71,11 +70,11 @@ func (g *grantsAt) Granted(_ fencing.Grant, now fencing.Instant, asked time.Time
 // What comes later than that is not lost. All is told by the instant of the turn, also to who waited.
 func TestJoinedTurn(t *testing.T) {
 	t.Parallel()
-	for name, server := range map[string]*sqltest.Server{"PostgreSQL": sqltest.Postgres(t), "MariaDB": sqltest.MariaDB(t)} {
+	for name, server := range servers {
 		t.Run(name, func(t *testing.T) {
 			d := newSlowTurns()
 			s := openGateway(t, Options{
-				URL: initialised(t, server.Database(t)), Logger: testLog(t), aloneAfter: -1,
+				URL: initialised(t, server(t).Database(t)), Logger: testLog(t), aloneAfter: -1,
 				wrap: d.wrap,
 			})
 			heard := &grantsAt{now: make(chan fencing.Instant, 1), asked: make(chan time.Time, 1)}
@@ -101,11 +100,7 @@ func TestJoinedTurn(t *testing.T) {
 			do(request("b", time.Minute))
 			do(fencing.ReleaseRequest{Name: "held", Lease: held.lease})
 			do(fencing.InspectRequest{Name: "held"})
-			await(t, "all wait", func() bool {
-				s.queue.mu.Lock()
-				defer s.queue.mu.Unlock()
-				return len(s.queue.items) == 4
-			})
+			awaitQueued(t, s, 4)
 			d.slow.Store(false)
 			close(d.proceed)
 			all.Wait()

@@ -38,6 +38,18 @@ func tablesOf(t testing.TB, server *sqltest.Server, url string) tables {
 	}}
 }
 
+// onBothTables calls a test for an empty store on each database, with the options of its gateways.
+func onBothTables(t *testing.T, test func(t *testing.T, o Options, is tables)) {
+	for name, server := range servers {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := server(t)
+			url := initialised(t, s.Database(t))
+			test(t, Options{URL: url, Logger: testLog(t)}, tablesOf(t, s, url))
+		})
+	}
+}
+
 func (d tables) last() int64 { return d.number("select coalesce(max(seq), 0) from @log") }
 func (d tables) whole() int64 {
 	return d.number("select coalesce(max(seq), 0) from @snapshot where no = 0")
@@ -53,10 +65,8 @@ func (d tables) free() bool {
 // costs nothing, unless the state is small: they may have been killed.
 func TestWhoStopsLastWritesASnapshot(t *testing.T) {
 	t.Parallel()
-	for _, server := range []*sqltest.Server{sqltest.Postgres(t), sqltest.MariaDB(t)} {
-		url := initialised(t, server.Database(t))
-		is := tablesOf(t, server, url)
-		o := Options{URL: url, Logger: testLog(t), smallState: -1}
+	onBothTables(t, func(t *testing.T, o Options, is tables) {
+		o.smallState = -1
 		a, b := openGateway(t, o), openGateway(t, o)
 		acquire(t, a, "a", time.Minute)
 		acquire(t, b, "b", time.Minute)
@@ -86,7 +96,7 @@ func TestWhoStopsLastWritesASnapshot(t *testing.T) {
 			t.Errorf("all have stopped at once: there is a snapshot as of entry %d, and the last is %d", is.whole(), is.last())
 		}
 		theSame(t, o, openGateway(t, o))
-	}
+	})
 }
 
 // cutShort writes one part of a snapshot, and then does something else.
@@ -105,10 +115,7 @@ func (c cutShort) put(ctx context.Context, seq uint64, no int, chunk []byte) err
 // Where a gateway was killed, and all others are stopped then, there is a snapshot of all that was decided: another version may go on at once.
 func TestWhoStopsBesideOneThatWasKilled(t *testing.T) {
 	t.Parallel()
-	for _, server := range []*sqltest.Server{sqltest.Postgres(t), sqltest.MariaDB(t)} {
-		url := initialised(t, server.Database(t))
-		is := tablesOf(t, server, url)
-		o := Options{URL: url, Logger: testLog(t)}
+	onBothTables(t, func(t *testing.T, o Options, is tables) {
 		killed, a, b := openGateway(t, o), openGateway(t, o), openGateway(t, o)
 		for i, s := range []*Store{killed, a, b} { // nothing more is heard of the first one
 			acquire(t, s, fencing.Name("n"+itoa(i)), time.Minute)
@@ -118,16 +125,14 @@ func TestWhoStopsBesideOneThatWasKilled(t *testing.T) {
 		if is.whole() != is.last() {
 			t.Errorf("there is a snapshot as of entry %d, and the last is %d", is.whole(), is.last())
 		}
-	}
+	})
 }
 
 // A snapshot that can't be finished leaves nothing, and others may write one at once: whether writing it failed, or Close has no more time.
 func TestASnapshotThatIsGivenUp(t *testing.T) {
 	t.Parallel()
-	for _, server := range []*sqltest.Server{sqltest.Postgres(t), sqltest.MariaDB(t)} {
-		url := initialised(t, server.Database(t))
-		is := tablesOf(t, server, url)
-		o := Options{URL: url, Logger: testLog(t), closesIn: time.Second}
+	onBothTables(t, func(t *testing.T, o Options, is tables) {
+		o.closesIn = time.Second
 		var hangs atomic.Bool
 		o.wrap = through(func(conn connection) connection {
 			return cutShort{conn, func(ctx context.Context) error {
@@ -153,16 +158,14 @@ func TestASnapshotThatIsGivenUp(t *testing.T) {
 		if n := is.parts(); n > 0 || !is.free() {
 			t.Errorf("%d parts are left of one that Close had no time for, and it is %t that others may write one", n, is.free())
 		}
-	}
+	})
 }
 
 // What was left by one that is gone is removed by who starts next, and nothing else is.
 func TestPartsOfASnapshotOfOneWhoIsGone(t *testing.T) {
 	t.Parallel()
-	for _, server := range []*sqltest.Server{sqltest.Postgres(t), sqltest.MariaDB(t)} {
-		url := initialised(t, server.Database(t))
-		is := tablesOf(t, server, url)
-		o := Options{URL: url, Logger: testLog(t), tidyAfter: time.Nanosecond}
+	onBothTables(t, func(t *testing.T, o Options, is tables) {
+		o.tidyAfter = time.Nanosecond
 		a := openGateway(t, o)
 		acquire(t, a, "a", time.Minute)
 		a.Close()
@@ -177,7 +180,7 @@ func TestPartsOfASnapshotOfOneWhoIsGone(t *testing.T) {
 		}
 		await(t, "others may write one", is.free)
 		theSame(t, o, b)
-	}
+	})
 }
 
 // gated stands still when it is to read the log, until it may.
@@ -206,10 +209,7 @@ func (g gated) newest(ctx context.Context) (uint64, int, error) {
 // A gateway that asks once a second is not overtaken by a snapshot that cuts the log: it reads nothing anew.
 func TestACutLeavesWhatOthersLack(t *testing.T) {
 	t.Parallel()
-	for _, server := range []*sqltest.Server{sqltest.Postgres(t), sqltest.MariaDB(t)} {
-		url := initialised(t, server.Database(t))
-		is := tablesOf(t, server, url)
-		o := Options{URL: url, Logger: testLog(t)}
+	onBothTables(t, func(t *testing.T, o Options, is tables) {
 		a := openGateway(t, o)
 		var open atomic.Bool
 		var loads atomic.Int64
@@ -242,7 +242,7 @@ func TestACutLeavesWhatOthersLack(t *testing.T) {
 			t.Errorf("it has read everything anew, %d times", n)
 		}
 		theSame(t, o, a, b)
-	}
+	})
 }
 
 // A gateway that was heard of holds nothing back once it has left, and who has not is not taken for gone.

@@ -164,11 +164,7 @@ func TestWhoStopsWhileAnOperationPanics(t *testing.T) {
 			t.Errorf("beside it: %v", err)
 		}
 	})
-	await(t, "it waits", func() bool {
-		a.queue.mu.Lock()
-		defer a.queue.mu.Unlock()
-		return len(a.queue.items) == 1
-	})
+	awaitQueued(t, a, 1)
 	all.Go(func() { a.Close() })
 	<-a.closing
 	d.slow.Store(false)
@@ -228,11 +224,7 @@ func TestWhoStopsWithHalfOfATurn(t *testing.T) {
 			t.Errorf("what comes behind it: %v", err)
 		}
 	})
-	await(t, "it waits", func() bool {
-		a.queue.mu.Lock()
-		defer a.queue.mu.Unlock()
-		return len(a.queue.items) == 1
-	})
+	awaitQueued(t, a, 1)
 	all.Go(func() { a.Close() })
 	<-a.closing
 	once.Store(true)

@@ -124,7 +124,7 @@ func TestStartAfterPromotion(t *testing.T) {
 // last, nor who lags.
 func TestSnapshotIsNoLoss(t *testing.T) {
 	t.Parallel()
-	url := initialized(t, sqltest.Postgres(t))
+	url := initialised(t, sqltest.Postgres(t).Database(t))
 	open := func() *Store {
 		t.Helper()
 		s, err := Open(context.Background(), Options{URL: url})

@@ -92,25 +92,32 @@ func TestWhatAnOwnerAdds(t *testing.T) {
 			if err := p.db.QueryRowContext(t.Context(), "select count(*) from "+lease).Scan(&rows); err != nil || rows != 2 {
 				t.Errorf("%s: %d rows, %v", what, rows, err)
 			}
-			if theSame(t, Options{URL: p.url, Logger: testLog(t)}, s); t.Failed() {
+			theSame(t, Options{URL: p.url, Logger: testLog(t)}, s)
+			if t.Failed() {
 				return
 			}
 			for _, n := range []int{1, 3} {
-				var token fencing.Token
-				if err := s.peek(t.Context(), func() {
-					for h := range s.memory.State().Records[name(n)].Holders.All() {
-						token = h.Token
-					}
-				}); err != nil {
-					t.Fatal(err)
-				}
-				mustDo(t, s, fencing.BreakRequest{Name: name(n), Token: token})
+				breakLease(t, s, name(n))
 			}
 			if _, err := p.db.ExecContext(t.Context(), is.drops); err != nil {
 				t.Fatal(err)
 			}
 		}
 	})
+}
+
+// breakLease breaks the lease that has a name, though it be provisional.
+func breakLease(t *testing.T, s *Store, name fencing.Name) {
+	t.Helper()
+	var token fencing.Token
+	if err := s.peek(t.Context(), func() {
+		for h := range s.memory.State().Records[name].Holders.All() {
+			token = h.Token
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+	mustDo(t, s, fencing.BreakRequest{Name: name, Token: token})
 }
 
 // One client repeats a request that the database refuses: it is told so each time, and nobody else has an error, whether turns are of one

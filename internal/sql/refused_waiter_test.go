@@ -60,25 +60,22 @@ func TestAWaiterWhomTheDatabaseRefuses(t *testing.T) {
 							stores, dogs = append(stores, s), append(dogs, dog)
 						}
 						name, other := fencing.Name("a/"+fencing.NewStamp()), fencing.Name("b/"+fencing.NewStamp())
-						ttl := time.Minute
-						if ends == "expiry" {
-							ttl = 2 * time.Second
-						}
-						first, second := request(name, ttl), request(other, ttl)
+						first, second := request(name, time.Minute), request(other, time.Minute)
 						for _, r := range []fencing.AcquireRequest{first, second} {
 							if _, err := dogs[0].Do(t.Context(), r); err != nil {
 								t.Fatal(err)
 							}
 						}
-						over := time.Now().Add(ttl)
 						refused := waitsBy(t, dogs[at], name, "refused")
 						next, beside := waitsBy(t, dogs[1-at], name, "next"), waitsBy(t, dogs[at], other, "beside")
-						if ends == "release" {
-							over = time.Now()
-							for _, r := range []fencing.AcquireRequest{first, second} {
-								if _, err := dogs[0].Do(t.Context(), fencing.ReleaseRequest{Name: r.Name, Lease: r.Lease}); err != nil {
-									t.Errorf("who releases is told %v", err)
-								}
+						over := time.Now()
+						for _, r := range []fencing.AcquireRequest{first, second} {
+							op := fencing.Op(fencing.ReleaseRequest{Name: r.Name, Lease: r.Lease})
+							if ends == "expiry" { // soon
+								op = fencing.RenewRequest{Name: r.Name, Lease: r.Lease, TTL: time.Second}
+							}
+							if _, err := dogs[0].Do(t.Context(), op); err != nil {
+								t.Errorf("who holds is told %v", err)
 							}
 						}
 						if is := <-refused; code(is.err) != fencing.CodeUnavailable || !strings.Contains(is.err.Error(), "the database refuses what this request is to write") {
@@ -92,7 +89,7 @@ func TestAWaiterWhomTheDatabaseRefuses(t *testing.T) {
 								t.Errorf("%s is told %v", who, is.err)
 							}
 							t.Logf("%s has the lock after %s", who, is.at.Sub(over))
-							if is.at.Sub(over) > 20*time.Second {
+							if is.at.Sub(over) > 40*time.Second { // before it would wait no longer
 								t.Errorf("%s has it only then", who)
 							}
 						}
@@ -129,14 +126,15 @@ func TestHeartbeatBesideWhatIsRefused(t *testing.T) {
 		refuseDeletes(t, p, "kept")
 		for _, alone := range []time.Duration{time.Nanosecond, -1} {
 			s := openGateway(t, Options{URL: p.url, Logger: testLog(t), aloneAfter: alone})
+			leases := map[fencing.Name]fencing.LeaseID{}
 			if alone > 0 {
-				acquire(t, s, "kept", 2*time.Second)
+				leases["kept"] = acquire(t, s, "kept", time.Minute).lease
 			}
 			names := []fencing.Name{"kept"}
 			for i := range 6 {
 				name := fencing.Name(fmt.Sprint("n", i))
 				names = append(names, name)
-				acquire(t, s, name, 2*time.Second)
+				leases[name] = acquire(t, s, name, time.Minute).lease
 				r := request(name, time.Minute)
 				if r.Wait = time.Minute; i%3 == 0 {
 					r.Owner = "refused"
@@ -145,7 +143,10 @@ func TestHeartbeatBesideWhatIsRefused(t *testing.T) {
 					t.Fatalf("%+v, %v", out, err)
 				}
 			}
-			over(t, time.Now().Add(2*time.Second+mostLate)) // so are all leases
+			for name, lease := range leases {
+				mustDo(t, s, fencing.RenewRequest{Name: name, Lease: lease, TTL: time.Second})
+			}
+			over(t, time.Now().Add(time.Second+mostLate)) // so are all leases
 			before := fencing.InstantOf(time.Now())
 			if err := s.Heartbeat(t.Context(), names); err != nil {
 				t.Errorf("the heartbeat: %v", err)
@@ -169,19 +170,8 @@ func TestHeartbeatBesideWhatIsRefused(t *testing.T) {
 			if _, err := s.Expire(t.Context(), 100); err != nil {
 				t.Errorf("what is due: %v", err)
 			}
-			for i := range 6 {
-				name := names[1+i]
-				var token fencing.Token
-				if err := s.peek(t.Context(), func() {
-					for h := range s.memory.State().Records[name].Holders.All() {
-						token = h.Token
-					}
-				}); err != nil {
-					t.Fatal(err)
-				}
-				if _, err := s.Do(t.Context(), fencing.BreakRequest{Name: name, Token: token}); err != nil {
-					t.Error(err)
-				}
+			for _, name := range names[1:] {
+				breakLease(t, s, name)
 			}
 			theSame(t, Options{URL: p.url, Logger: testLog(t)}, s)
 		}

@@ -26,13 +26,11 @@ func mustDo(t *testing.T, s *Store, op fencing.Op) fencing.Outcome {
 func TestRightsOfGateway(t *testing.T) {
 	t.Parallel()
 	server := sqltest.Postgres(t)
-	url, user := server.Database(t), server.User(t, "secret")
-	if _, err := Init(t.Context(), url, Rights{Gateway: user}); err != nil {
-		t.Fatal(err)
-	}
+	url := server.Database(t)
+	_, as := gatewayUser(t, server, url)
 	var stores []*Store
 	for range 2 {
-		s, err := Open(context.Background(), Options{URL: sqltest.As(url, user, "secret"), MaxSkew: time.Minute, snapshotAt: 1})
+		s, err := Open(context.Background(), Options{URL: as, MaxSkew: time.Minute, snapshotAt: 1})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -79,7 +77,7 @@ func TestRightsOfGateway(t *testing.T) {
 	})
 
 	// It needs no more: it can't make or change tables, nor change what is in the log.
-	asUser := server.DB(t, sqltest.As(url, user, "secret"))
+	asUser := server.DB(t, as)
 	for _, statement := range []string{
 		"update fencepost.log set entry = ''", "update fencepost.store set version = 7", "delete from fencepost.store", "insert into fencepost.store values (1, 1, 1)",
 		"delete from fencepost.snapshotter", "create table fencepost.mine ()", "drop table fencepost.log", "truncate fencepost.log", "select fencepost.guard('a', 1)",

@@ -94,15 +94,8 @@ func TestInitWithoutRights(t *testing.T) {
 		if p.postgres() {
 			server = sqltest.Postgres(t)
 		}
-		user := server.User(t, "secret")
-		role := user
-		if !p.postgres() {
-			role += "@127.0.0.1"
-		}
-		if _, err := Init(t.Context(), p.url, Rights{Gateway: role}); err != nil {
-			t.Fatal(err)
-		}
-		_, err := Init(t.Context(), sqltest.As(p.url, user, "secret"), Rights{Gateway: role})
+		user, as := gatewayUser(t, server, p.url)
+		_, err := Init(t.Context(), as, Rights{Gateway: user})
 		if err == nil || !strings.Contains(err.Error(), "run it as who may make a schema") || strings.Contains(err.Error(), "-role") {
 			t.Errorf("it says %v", err)
 		}

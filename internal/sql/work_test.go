@@ -65,6 +65,21 @@ func initialised(t testing.TB, url string) string {
 	return url
 }
 
+// gatewayUser makes the tables in a database, unless they are there, and a user with the rights of a gateway. It returns its name, and the URL by which
+// it connects.
+func gatewayUser(t testing.TB, server *sqltest.Server, url string) (user, as string) {
+	t.Helper()
+	user = server.User(t, "secret")
+	role := user
+	if Kind(url) == kindMySQL {
+		role += "@127.0.0.1"
+	}
+	if _, err := Init(t.Context(), url, Rights{Gateway: role}); err != nil {
+		t.Fatal(err)
+	}
+	return user, sqltest.As(url, user, "secret")
+}
+
 // testLog shows what gateways say.
 func testLog(t testing.TB) *slog.Logger {
 	return slog.New(slog.NewTextHandler(t.Output(), nil))
@@ -248,6 +263,16 @@ func await(t testing.TB, what string, met func() bool) {
 			t.Fatalf("%s: not within two minutes", what)
 		}
 	}
+}
+
+// awaitQueued returns when so many items wait for a turn.
+func awaitQueued(t testing.TB, s *Store, items int) {
+	t.Helper()
+	await(t, "they wait for a turn", func() bool {
+		s.queue.mu.Lock()
+		defer s.queue.mu.Unlock()
+		return len(s.queue.items) == items
+	})
 }
 
 func itoa(n int) string { return strconv.Itoa(n) }
