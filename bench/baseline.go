@@ -104,7 +104,7 @@ func serveBaseline(kind, storeURL string) error {
 	return http.Serve(listener, router)
 }
 
-// locks are those of a baseline, which both handlers are the same for.
+// locks take and give back the locks of a baseline. serve has the handlers, which all of them share.
 type locks struct {
 	// take takes a lock for a lease, and returns its fencing token, if it has one. false: another one has the lock.
 	take func(ctx context.Context, name, lease string, in order) (token int64, taken bool, err error)
@@ -113,6 +113,7 @@ type locks struct {
 	give func(ctx context.Context, name, lease string) (bool, error)
 }
 
+// serve answers acquires and releases.
 func (l locks) serve(router chi.Router) {
 	router.Post("/locks/*", func(w http.ResponseWriter, r *http.Request) {
 		var in order

@@ -51,7 +51,7 @@ type Batch struct {
 
 	Kept []int64 `cbor:"10,keyasint,omitempty"` // tokens of leases that do not end
 
-	Tentative bool `cbor:"11,keyasint,omitempty"`
+	Tentative bool `cbor:"11,keyasint,omitempty"` // all that is handed to waiters is provisional
 }
 
 // Op is an operation as it is encoded: see EncodeOp, Tick, Prune, Beat and Restart.

@@ -13,7 +13,7 @@ import (
 )
 
 // hinter is a database that tells a gateway at once that another one has written something which concerns it. A hint that is lost costs
-// hintedEvery. None is sent in a turn: PostgreSQL has transactions that send some commit one after the other.
+// hintedEvery. None is sent in a turn: on PostgreSQL transactions that notify commit one after the other.
 type hinter interface {
 	// listen calls heard for each hint to the gateway or to everyone, until its connection ends or the context does. It calls listening
 	// when hints arrive from now on. errPooled: on such connections they never would.

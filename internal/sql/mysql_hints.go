@@ -13,8 +13,8 @@ import (
 	"fencepost/internal/fencing"
 )
 
-// These servers have no notifications. Who listens sleeps in a statement with its name, on a connection for nothing else, and who has a hint
-// for it ends that statement. A user sees the statements of its own connections and may end them.
+// These servers have no notifications. A gateway that listens sleeps in a statement that has its name, on a connection of its own, and one that has
+// a hint for it ends that statement. A user sees the statements of its own connections, and may end them.
 const (
 	sleepFor     = 5 * time.Second // so long a statement sleeps; whether the connection is still there is known by its end
 	interruption = 1317            // ER_QUERY_INTERRUPTED

@@ -56,19 +56,20 @@ func refusedFor(err error) refusal {
 	return r.of
 }
 
-// unclear is what the server says of a statement, from which it can't be told whether it is about what was to be written or about whoever asks: a right
-// or a table is missing, perhaps in a trigger of the database's owner, which may also say whatever its author has chosen.
+// unclear is a refusal that may be about what was to be written, or about whoever asks: a right or a table is missing, perhaps only to a trigger of
+// the database's owner, or the code is one that such a trigger may have chosen.
 type unclear struct{ error }
 
 func (u unclear) Unwrap() error { return u.error }
 
-// isUnclear reports whether it can't be told what the server refuses.
+// isUnclear reports whether an error is an unclear refusal, and of no commit that is in doubt.
 func isUnclear(err error) bool {
 	var u unclear
 	return !errors.Is(err, errUndecided) && errors.As(err, &u)
 }
 
-// isToPart reports whether a turn was refused, with an error, for something that is found if it is tried in parts. Its connection is closed.
+// isToPart reports whether a turn that has failed with an error is to be tried in parts, for the database refuses something in it. The turn's
+// connection is closed by then.
 func (t *turn) isToPart(err error) bool {
 	if !t.gives() && len(t.items) <= 1 && (len(t.items) == 0 || t.owns) {
 		return false
@@ -76,7 +77,7 @@ func (t *turn) isToPart(err error) bool {
 	return refusedFor(err) != ofAll || isUnclear(err) && t.wrote != nil && t.takes()
 }
 
-// takes reports whether the database takes what turns write. It is asked once a second at most.
+// takes reports whether the database takes what turns write. If it does, that is not tried again for a second.
 func (s *Store) takes() bool {
 	if time.Since(s.lastTaken) >= time.Second {
 		if s.tries() != nil {
@@ -87,13 +88,13 @@ func (s *Store) takes() bool {
 	return true
 }
 
-// apart carries out the items of a turn that was refused for the content of some. It is tried again in halves, without a pause, until
-// those are alone: they are answered, and all others are served. Nothing of the refused turn has happened; one that has a single item has
-// nothing of the store's own.
+// apart carries out the items of a turn that was refused for the content of some. It tries halves of them, without a pause, until those are alone:
+// they are answered, and all others are served. Nothing of the refused turn has happened. A turn of a single item that comes here has nothing of the
+// store's own in it.
 //
-// A row that is refused may also be that of a lease that somebody waited for, which the turn has granted: nobody who asks in it is at fault. So if
-// there is such a row all is tried again first, and for a while, with grants to waiters that are provisional: these have no rows. Each of them is
-// confirmed by its waiter, and it is that one who is refused then.
+// The row that is refused may also be of a lease that the turn has granted to who waited for it: then no item of the turn is at fault. So a turn with
+// such a row is tried again whole first, with provisional grants to waiters, which have no rows; and so is what is granted to waiters for a while. Each
+// waiter confirms its grant, and is refused itself then.
 func (s *Store) apart(t *turn, cause error) error {
 	s.lastApart = time.Now()
 	if t.gives() {
@@ -133,8 +134,8 @@ func (s *Store) inTurn(all ...[]*item) error {
 	return nil
 }
 
-// isAlone answers an item that was refused in a turn of its own. Of what is due the names are tried in halves first, and one that is refused is
-// left alone for a while: the others go on, and what comes with them.
+// isAlone answers an item that was refused in a turn of its own. One that does what is due on several names is tried with half of them first, and so
+// on: a name that is refused by itself rests for a while, and the item goes on without it.
 func (s *Store) isAlone(it *item, cause error) error {
 	names := s.dueOf(it)
 	if len(names) == 0 || it.of != nil && len(names) == 1 {
@@ -167,7 +168,7 @@ func (s *Store) dueOf(it *item) (names []fencing.Name) {
 	return names
 }
 
-// among returns an item that has done what is due of another one on some names, which gets its results as well.
+// among returns a part of an item: what is due on some of its names. The item gets the results too.
 func (it *item) among(names []fencing.Name) *item {
 	of := it
 	if it.of != nil {

@@ -22,8 +22,8 @@ const (
 )
 
 // Whatever a gateway does in its turn, and wherever a message of it ends, others are served in time. When it has stood still for 2 s
-// and goes on, and its machine is there again, it serves as well. FENCEPOST_TURNS says how many turns of each database are harmed. The longest wait
-// that it logs, verify judges without the slack.
+// and goes on, and its machine is there again, it serves as well. FENCEPOST_TURNS says how many turns of each database are harmed. The longest wait is
+// logged, and verify judges it without the slack.
 func TestSystemTurns(t *testing.T) {
 	for _, kind := range []Kind{Postgres, MariaDB} {
 		t.Run(string(kind), func(t *testing.T) {
