@@ -119,7 +119,7 @@ func (b *guardBase) text(s string) string {
 }
 
 // turn does something as a gateway does it in a turn: with the store's row locked, and at READ COMMITTED. A
-// lock that it waits for longer than a second is an error.
+// lock that it waits for longer than 5 s is an error.
 func (b *guardBase) turn(ctx context.Context, do func(exec func(statement string, args ...any) error, tx *stdsql.Tx) error) error {
 	tx, err := b.gateway.BeginTx(ctx, &stdsql.TxOptions{Isolation: stdsql.LevelReadCommitted})
 	if err != nil {
@@ -130,7 +130,7 @@ func (b *guardBase) turn(ctx context.Context, do func(exec func(statement string
 		_, err := tx.ExecContext(ctx, b.text(statement), args...)
 		return err
 	}
-	timeout := "set local lock_timeout = '1s'"
+	timeout := "set local lock_timeout = '5s'"
 	if b.mysql {
 		timeout = "set session innodb_lock_wait_timeout = 5"
 	}
@@ -275,16 +275,6 @@ func (b *guardBase) commit(tx *stdsql.Tx) {
 	}
 }
 
-// eventually waits for a condition.
-func (b *guardBase) eventually(what string, condition func() bool) {
-	b.t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); !condition(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			b.t.Fatalf("it did not happen: %s", what)
-		}
-	}
-}
-
 // waits waits until somebody waits for a lock in this test's databases.
 func (b *guardBase) waits() {
 	b.t.Helper()
@@ -293,10 +283,7 @@ func (b *guardBase) waits() {
 		query = "select count(*) from information_schema.innodb_trx as t join information_schema.processlist as p on p.id = t.trx_mysql_thread_id" +
 			" where t.trx_state = 'LOCK WAIT' and p.db in ('" + b.schema + "', '" + b.own + "')"
 	}
-	b.eventually("somebody waits for a lock", func() bool {
-		if b.mysql { // who looks again within 100 ms is shown the same
-			time.Sleep(150 * time.Millisecond)
-		}
+	eventually(b.t, "somebody waits for a lock", func() bool {
 		var n int
 		if err := b.gateway.QueryRowContext(b.t.Context(), query).Scan(&n); err != nil {
 			b.t.Fatal(err)

@@ -46,7 +46,7 @@ func TestGuardIdleBound(t *testing.T) {
 	b.guarded(tx, "orders/42", 5)
 	b.exec(tx, "insert into written values ('idle')")
 	b.ends([]int64{5})
-	b.eventually("the lease can be ended", func() bool {
+	await(t, "the lease can be ended", func() bool {
 		ended, err := b.end(5)
 		if err != nil {
 			t.Fatal(err)
