@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	stdsql "database/sql"
+	"database/sql/driver"
 	"fmt"
 	"slices"
 	"strconv"
@@ -205,7 +206,7 @@ func TestMariaDBSettings(t *testing.T) {
 		{what: "old_mode", set: []string{"old_mode = 'NO_DUP_KEY_WARNINGS_WITH_IGNORE,ZERO_DATE_TIME_CAST'"}},
 		{what: "sql_auto_is_null", set: []string{"sql_auto_is_null = 1"}},
 		{what: "explicit_defaults_for_timestamp", set: []string{"explicit_defaults_for_timestamp = 0"}},
-		{what: "max_statement_time", set: []string{"max_statement_time = 0.000001"}},
+		{what: "max_statement_time", set: []string{"max_statement_time = 1"}},
 		{what: "optimizer_switch", set: []string{"optimizer_switch = 'index_merge=off,mrr=on,join_cache_bka=off'"}},
 		{what: "net timeouts", set: []string{"net_read_timeout = 1", "net_write_timeout = 1"}},
 	} {
@@ -233,6 +234,14 @@ func TestMariaDBSettings(t *testing.T) {
 				})
 			}
 			row.try(t, server, url)
+			if err := connect(t, url).(*mysqlConn).ask(t.Context(), "select @@max_statement_time = 0", nil, func(is []driver.Value) error {
+				if number(is[0]) != 1 {
+					t.Error("statements are cut off after some time")
+				}
+				return nil
+			}); err != nil {
+				t.Error(err)
+			}
 		})
 	}
 }
