@@ -32,7 +32,7 @@ func TestACommitInDoubtThatWasCut(t *testing.T) {
 					if _, err := a.Do(context.Background(), request("a", time.Minute)); err != nil {
 						t.Error(err)
 					}
-					if err := a.save(context.Background(), 0); err != nil {
+					if err := a.save(context.Background(), 0, 0); err != nil {
 						t.Error(err)
 					}
 					is.do("delete from @log where seq <= $1", committed) // as a cut does behind more entries
@@ -76,7 +76,7 @@ func TestWhoStopsDoesNotCutEarly(t *testing.T) {
 		a.work.Go(func() {
 			a.saving.Lock()
 			defer a.saving.Unlock()
-			if err := a.save(a.ctx, time.Hour); err != nil {
+			if err := a.save(a.ctx, time.Hour, 0); err != nil {
 				t.Error(err)
 			}
 		})

@@ -166,7 +166,7 @@ func TestSnapshotOfWhatIsNotCommitted(t *testing.T) {
 	a.mu.Unlock()
 	<-closed
 	a.db = saving
-	if err := a.save(context.Background(), 0); err != nil {
+	if err := a.save(context.Background(), 0, 0); err != nil {
 		t.Log(err)
 	}
 	var last, snapshot uint64
@@ -197,7 +197,7 @@ func TestSnapshotOverwritten(t *testing.T) {
 	if _, err := db.Exec("update fencepost.snapshotter set until = 'epoch'"); err != nil { // it stands still for long
 		t.Fatal(err)
 	}
-	if err := b.save(t.Context(), 0); err != nil {
+	if err := b.save(t.Context(), 0, 0); err != nil {
 		t.Fatal(err)
 	}
 	seq, _, err := slow.newest(t.Context()) // both write one as of the same entry

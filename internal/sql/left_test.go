@@ -128,6 +128,62 @@ func TestWhoStopsBesideOneThatWasKilled(t *testing.T) {
 	})
 }
 
+// Who stops while others may serve waits for nobody's snapshot, and leaves nothing of one that is large.
+func TestWhoStopsBesideOthersIsSoonGone(t *testing.T) {
+	t.Parallel()
+	onBothTables(t, func(t *testing.T, o Options, is tables) {
+		o.closesIn, o.smallParts = time.Hour, 1
+		a, b, c := openGateway(t, o), openGateway(t, o), openGateway(t, o)
+		for i, s := range []*Store{a, b, c} { // they hear of each other
+			acquire(t, s, fencing.Name("n"+itoa(i)), time.Minute)
+		}
+		is.do("update @snapshotter set gateway = 'killed', until = '2100-01-01'")
+		a.Close()
+		if n := is.parts(); n > 0 {
+			t.Errorf("there are %d parts of a snapshot while another gateway writes one", n)
+		}
+		is.do("update @snapshotter set gateway = '', until = '1970-01-01'")
+		large := request("large", time.Minute)
+		large.Metadata = map[string]string{}
+		for i := range fencing.MaxMetadataEntries {
+			large.Metadata[itoa(i)] = strings.Repeat("x", fencing.MaxMetadataValueBytes)
+		}
+		large.Mode = fencing.ModeShared
+		for range chunkSize / fencing.MaxMetadataEntries / fencing.MaxMetadataValueBytes {
+			large.Lease, large.Stamp = fencing.NewLeaseID(time.Now()), fencing.NewStamp()
+			mustDo(t, b, large)
+		}
+		b.Close()
+		if n := is.parts(); n > 0 || !is.free() {
+			t.Errorf("%d parts are left of a large snapshot, and it is %t that others may write one", n, is.free())
+		}
+		c.Close()
+		if is.whole() != is.last() || is.parts() < 3 {
+			t.Errorf("there is a snapshot as of entry %d of %d parts, and the last is %d", is.whole(), is.parts(), is.last())
+		}
+	})
+}
+
+// The log is cut also where each gateway stops, and leaves a snapshot beside others, before it has grown much: who starts does it.
+func TestWhoStartsCutsTheLog(t *testing.T) {
+	t.Parallel()
+	onBothTables(t, func(t *testing.T, o Options, is tables) {
+		a, b := openGateway(t, o), openGateway(t, o)
+		acquire(t, b, "b", time.Minute)
+		for i := range 2 * keptBehind {
+			acquire(t, a, fencing.Name("a"+itoa(i)), time.Minute)
+		}
+		a.Close()
+		if first := is.number("select min(seq) from @log"); first != 1 || is.whole() == 0 {
+			t.Fatalf("the log begins at %d, and there is a snapshot as of %d", first, is.whole())
+		}
+		o.tidyAfter, o.keptFor = time.Nanosecond, time.Nanosecond
+		c := openGateway(t, o)
+		await(t, "the log is cut", func() bool { return is.number("select min(seq) from @log") > 1 })
+		theSame(t, o, b, c)
+	})
+}
+
 // A snapshot that can't be finished leaves nothing, and others may write one at once: whether writing it failed, or Close has no more time.
 func TestASnapshotThatIsGivenUp(t *testing.T) {
 	t.Parallel()
@@ -147,7 +203,7 @@ func TestASnapshotThatIsGivenUp(t *testing.T) {
 		})
 		a := openGateway(t, o)
 		acquire(t, a, "a", time.Minute)
-		if err := a.save(t.Context(), 0); err == nil {
+		if err := a.save(t.Context(), 0, 0); err == nil {
 			t.Error("it is whole")
 		}
 		if n := is.parts(); n > 0 || !is.free() {

@@ -47,7 +47,9 @@ type Options struct {
 	hinted     time.Duration          // for tests; 0 is hintedEvery
 	snapshotAt int                    // for tests: bytes of the log after which a snapshot takes its place; 0 is snapshotAfter
 	smallState int                    // for tests; 0 is smallState
+	smallParts int                    // for tests; 0 is smallChunks
 	tidyAfter  time.Duration          // for tests; 0 is claimFor
+	keptFor    time.Duration          // for tests; 0 is keptFor
 	closesIn   time.Duration          // for tests; 0 is closeTimeout
 	wrap       func(database) database
 }
@@ -60,8 +62,9 @@ func (o *Options) complete() {
 	if o.aloneAfter == 0 {
 		o.aloneAfter = aloneAfter
 	}
-	o.snapshotAt, o.smallState = cmp.Or(o.snapshotAt, snapshotAfter), cmp.Or(o.smallState, smallState)
-	o.tidyAfter, o.closesIn = cmp.Or(o.tidyAfter, claimFor), cmp.Or(o.closesIn, closeTimeout)
+	o.snapshotAt = cmp.Or(o.snapshotAt, snapshotAfter)
+	o.smallState, o.smallParts = cmp.Or(o.smallState, smallState), cmp.Or(o.smallParts, smallChunks)
+	o.tidyAfter, o.keptFor, o.closesIn = cmp.Or(o.tidyAfter, claimFor), cmp.Or(o.keptFor, keptFor), cmp.Or(o.closesIn, closeTimeout)
 	o.rules, o.rulesEvery = cmp.Or(o.rules, fencing.NewestRules), cmp.Or(o.rulesEvery, rulesEvery)
 	o.hinted = cmp.Or(o.hinted, hintedEvery)
 	if o.clock == nil {

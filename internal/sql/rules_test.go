@@ -57,7 +57,7 @@ func TestTheRulesOfADatabase(t *testing.T) {
 			}
 		}
 		acquire(t, a, "b", time.Minute)
-		if err := a.save(t.Context(), 0); err != nil {
+		if err := a.save(t.Context(), 0, 0); err != nil {
 			t.Fatal(err)
 		}
 		if s, err := Open(t.Context(), earlier); !errors.Is(err, machine.ErrRules) {

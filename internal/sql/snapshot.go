@@ -35,8 +35,10 @@ const (
 	// keptFor is for how long at least entries stay that a snapshot has taken the place of: a gateway that asks every idleEvery has them by then.
 	keptFor = 5 * time.Second
 
-	// smallState is how many names and tombstones a state has at most for a gateway that stops to write it though others may serve: some 100 ms.
-	smallState = 10_000
+	// smallState is how many names and tombstones a state has at most, and smallChunks how many chunks its snapshot, for a gateway that stops to
+	// write one though others may serve: some 100 ms, and at most a second or two.
+	smallState  = 10_000
+	smallChunks = 16
 
 	// closeTimeout bounds all that Close does, and giveUpTimeout what a snapshot that can't be finished is removed in.
 	closeTimeout  = 25 * time.Second
@@ -49,6 +51,9 @@ var (
 
 	// errClaimed says that another gateway writes one.
 	errClaimed = errors.New("another gateway writes a snapshot")
+
+	// errLarge says that a snapshot has more chunks than it may have.
+	errLarge = errors.New("a snapshot is larger than one for which others wait")
 )
 
 // head is part 0 of a snapshot.
@@ -62,7 +67,8 @@ func readHead(b []byte) (int, error) {
 }
 
 // considerSnapshot has a snapshot take the place of the log where that has grown. Once, when a claim from before its start is over, it
-// removes what gateways that are gone have left of snapshots. The caller holds the mutex, and memory is committed.
+// removes what gateways that are gone have left: parts of snapshots, and of the log what the newest one has. The caller holds the mutex, and
+// memory is committed.
 func (s *Store) considerSnapshot() {
 	grown := s.memory.grown >= s.options.snapshotAt
 	tidies := !s.tidied && time.Since(s.opened) > s.options.tidyAfter
@@ -77,9 +83,9 @@ func (s *Store) considerSnapshot() {
 		defer s.saving.Unlock()
 		err := error(nil)
 		if grown {
-			err = s.save(s.ctx, keptFor)
+			err = s.save(s.ctx, s.options.keptFor, 0)
 		} else {
-			err = s.tidy(s.ctx)
+			err = s.tidyLog(s.ctx)
 		}
 		if err != nil && !errors.Is(err, errClaimed) && s.ctx.Err() == nil {
 			s.log.Warn("a snapshot could not be written; the log grows until the next one", "error", err)
@@ -112,12 +118,27 @@ func (s *Store) tidy(ctx context.Context) error {
 	return s.claiming(ctx, func(conn connection) error { return conn.tidy(ctx) })
 }
 
-// save writes a snapshot while turns go on, and removes what it takes the place of when it is so old. One that is given up leaves nothing, and others may
-// write one at once. The caller holds saving.
-func (s *Store) save(ctx context.Context, old time.Duration) error {
+// tidyLog removes what is left of snapshots, and what the newest one takes the place of: who has written that may have stopped before it did so.
+func (s *Store) tidyLog(ctx context.Context) error {
+	newest := uint64(0)
+	err := s.claiming(ctx, func(conn connection) (err error) {
+		if err = conn.tidy(ctx); err == nil {
+			newest, _, err = conn.newest(ctx)
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return s.cutBehind(ctx, newest, s.options.keptFor)
+}
+
+// save writes a snapshot of so many chunks at most, 0 for any number, while turns go on, and removes what it takes the place of when it is so old. One that is
+// given up leaves nothing, and others may write one at once. The caller holds saving.
+func (s *Store) save(ctx context.Context, old time.Duration, most int) error {
 	seq := uint64(0)
 	err := s.claiming(ctx, func(conn connection) (err error) {
-		seq, err = s.writeSnapshot(ctx, conn)
+		seq, err = s.writeSnapshot(ctx, conn, most)
 		return err
 	})
 	switch {
@@ -128,20 +149,12 @@ func (s *Store) save(ctx context.Context, old time.Duration) error {
 		defer cancel()
 		_ = s.tidy(giving) // who writes the next one does it otherwise, or who starts
 		return err
-	case seq == 0:
-		return nil
 	}
-	if old > 0 && !s.pause(old) { // who stops leaves that to whoever writes the next one: itself, if nobody else serves
-		return nil
-	}
-	if err := s.cut(ctx, seq); err != nil {
-		return fmt.Errorf("what a snapshot took the place of could not be removed: %w", err)
-	}
-	return nil
+	return s.cutBehind(ctx, seq, old)
 }
 
 // writeSnapshot returns as of which entry the snapshot is that it has written; 0: the newest has all that there is.
-func (s *Store) writeSnapshot(ctx context.Context, conn connection) (seq uint64, err error) {
+func (s *Store) writeSnapshot(ctx context.Context, conn connection, most int) (seq uint64, err error) {
 	if err := conn.tidy(ctx); err != nil {
 		return 0, err
 	}
@@ -165,7 +178,7 @@ func (s *Store) writeSnapshot(ctx context.Context, conn connection) (seq uint64,
 		snapshot.Release()
 		s.mu.Unlock()
 	}()
-	w := &chunkWriter{ctx: ctx, conn: conn, of: s, seq: snapshot.Applied(), claimed: time.Now()}
+	w := &chunkWriter{ctx: ctx, conn: conn, of: s, seq: snapshot.Applied(), most: most, claimed: time.Now()}
 	buffered := bufio.NewWriterSize(w, chunkSize)
 	if err := snapshot.Write(buffered, &s.mu); err != nil {
 		return 0, err
@@ -179,18 +192,23 @@ func (s *Store) writeSnapshot(ctx context.Context, conn connection) (seq uint64,
 	return w.seq, conn.finish(ctx, s.gateway, last, w.no)
 }
 
-// cut removes what a snapshot takes the place of.
-func (s *Store) cut(ctx context.Context, snapshot uint64) error {
+// cutBehind removes what a snapshot takes the place of, when that has been there for so long. Who stops meanwhile leaves it to who writes the next
+// one, or starts next.
+func (s *Store) cutBehind(ctx context.Context, snapshot uint64, old time.Duration) error {
+	if snapshot <= keptBehind || old > 0 && !s.pause(old) {
+		return nil
+	}
 	conn, err := s.connect(ctx)
-	if err != nil {
-		return err
+	if err == nil {
+		defer conn.close()
 	}
-	defer conn.close()
-	upTo := max(snapshot, keptBehind) - keptBehind
 	for more := true; more && err == nil; {
-		more, err = conn.cut(ctx, upTo, snapshot, cutAtOnce)
+		more, err = conn.cut(ctx, snapshot-keptBehind, snapshot, cutAtOnce)
 	}
-	return err
+	if err != nil {
+		return fmt.Errorf("what a snapshot took the place of could not be removed: %w", err)
+	}
+	return nil
 }
 
 // leave has the log say that this gateway writes nothing any more. If no other one serves it writes a snapshot, so that the version that
@@ -210,24 +228,35 @@ func (s *Store) leave() {
 	if err == nil && s.Cause() == nil {
 		s.saving.Lock() // one that is under way ends before the store does
 		defer s.saving.Unlock()
-		old := time.Duration(0)
 		if s.memory.others(s.clock(), s.gateway, s.options.rulesEvery) {
-			if state := s.memory.State(); len(state.Records)+len(state.Tombstones) > s.options.smallState {
+			state := s.memory.State()
+			if len(state.Records)+len(state.Tombstones) > s.options.smallState {
 				return
 			}
-			old = keptFor
-		}
-		for err = errClaimed; errors.Is(err, errClaimed) && s.ctx.Err() == nil; {
-			if err = s.save(s.ctx, old); errors.Is(err, errClaimed) {
-				select {
-				case <-time.After(claimPause):
-				case <-s.ctx.Done():
-				}
+			if err = s.save(s.ctx, s.options.keptFor, s.options.smallParts); errors.Is(err, errClaimed) || errors.Is(err, errLarge) {
+				return
 			}
+		} else {
+			err = s.saveLast()
 		}
 	}
 	if err != nil {
 		s.log.Warn("no snapshot could be written at shutdown; the next start replays the log", "error", err)
+	}
+}
+
+// saveLast writes a snapshot when another gateway that writes one is done.
+func (s *Store) saveLast() error {
+	for {
+		err := s.save(s.ctx, 0, 0)
+		if !errors.Is(err, errClaimed) {
+			return err
+		}
+		select {
+		case <-time.After(claimPause):
+		case <-s.ctx.Done():
+			return err
+		}
 	}
 }
 
@@ -238,6 +267,7 @@ type chunkWriter struct {
 	of      *Store
 	seq     uint64
 	no      int
+	most    int // of no; 0: any
 	claimed time.Time
 }
 
@@ -251,7 +281,9 @@ func (w *chunkWriter) Write(p []byte) (n int, err error) {
 			}
 		}
 		chunk := p[n:min(len(p), n+chunkSize)]
-		w.no++
+		if w.no++; w.most > 0 && w.no > w.most {
+			return n, errLarge
+		}
 		err = w.conn.put(w.ctx, w.seq, w.no, chunk)
 		n += len(chunk)
 	}
