@@ -70,10 +70,13 @@ func (t *turn) alone(ctx context.Context) (done bool, err error) {
 	})
 	switch {
 	case errors.Is(err, errUndecided):
+	case isUnclear(err): // which of its statements is refused, and whether for what it writes, shows in a turn that has them one by one
+		t.ops, t.wrote = nil, nil
+		return false, t.conn.abandon(ctx)
 	case err != nil:
 		return false, err
 	case !done:
-		t.ops, t.lastOther = nil, time.Now()
+		t.ops, t.wrote, t.lastOther = nil, nil, time.Now()
 		return false, nil
 	default:
 		t.lastNow, t.lastSeen = at, time.Now()

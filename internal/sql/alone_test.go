@@ -89,6 +89,35 @@ func TestPreparedWhereDirect(t *testing.T) {
 	}
 }
 
+// A right that is taken from a gateway which makes such turns is no request's own fault, and the right to call the function itself is missed by none.
+func TestAloneWithoutARight(t *testing.T) {
+	t.Parallel()
+	server := sqltest.Postgres(t)
+	url := server.Database(t)
+	user, as := gatewayUser(t, server, url)
+	db := server.DB(t, url)
+	a := openGateway(t, Options{URL: as, Logger: testLog(t), aloneAfter: time.Nanosecond})
+	acquire(t, a, "before", time.Minute)
+	do := func(statement string) {
+		t.Helper()
+		if _, err := db.ExecContext(t.Context(), statement); err != nil {
+			t.Fatal(err)
+		}
+	}
+	do("revoke execute on function fencepost.turn_alone from " + user)
+	acquire(t, a, "without the function", time.Minute)
+	do("grant execute on function fencepost.turn_alone to " + user)
+	do("revoke update (id) on fencepost.store from " + user)
+	if _, err := a.Do(t.Context(), request("without the lock", time.Minute)); detailOf(err) != noRights.detail || a.out.Load() == nil {
+		t.Errorf("without the right to lock the store: %v", err)
+	}
+	do("grant update (id) on fencepost.store to " + user)
+	await(t, "all goes on", func() bool {
+		_, err := a.Do(t.Context(), request("behind", time.Minute))
+		return err == nil
+	})
+}
+
 // A gateway that may not call the function of such a turn, or does not find it, makes turns of two messages.
 func TestAloneWithoutItsFunction(t *testing.T) {
 	t.Parallel()

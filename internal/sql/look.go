@@ -2,6 +2,7 @@ package sql
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"fencepost/internal/fencing"
@@ -17,15 +18,40 @@ type looked struct {
 	asked   time.Time // the gateway's clock before
 }
 
+// mostAhead is on how many names that are due isAhead looks what has come due.
+const mostAhead = 64
+
 // isAhead reports whether time has brought about something that the log does not say yet: on a name, or on any if that is empty.
 func (l *looked) isAhead(name fencing.Name) bool {
 	if l.machine.Now() >= l.now || l.guard.Sent != 0 {
 		return false
 	}
+	names := []fencing.Name{name}
 	if name == "" {
-		return len(l.machine.Due(l.now, 1)) > 0
+		if names = l.machine.Due(l.now, mostAhead); len(names) == mostAhead {
+			return true
+		}
 	}
-	return len(l.machine.DueAmong([]fencing.Name{name}, l.now)) > 0
+	return slices.ContainsFunc(names, func(name fencing.Name) bool { return l.endsBehind(l.machine.Now(), name) })
+}
+
+// endsBehind reports whether something on a name has come due since an instant, beside what was due then and nobody can end: what
+// a transaction guards, or the database refuses.
+func (l *looked) endsBehind(written fencing.Instant, name fencing.Name) bool {
+	state := l.machine.State()
+	r := state.Records[name]
+	if r == nil {
+		return false
+	}
+	if due := state.Due(name); due > written {
+		return due <= l.now
+	}
+	for h := range r.Holders.All() {
+		if h.ExpiresAt > written && h.ExpiresAt <= l.now {
+			return true
+		}
+	}
+	return false
 }
 
 // view returns what see finds in memory when that has all that was committed before the call.
@@ -65,8 +91,8 @@ func (s *Store) takesNothing() bool {
 	if err == nil {
 		return false
 	}
-	o := fencing.OutageOf(*err)
-	return o != nil && (o.Detail == full.detail || o.Detail == readOnly.detail)
+	f := fencing.FaultOf(*err)
+	return f != nil && (f.Detail == full.detail || f.Detail == readOnly.detail)
 }
 
 // peek has memory looked at between two turns. While it is not known whether a commit has happened there may be none for long.

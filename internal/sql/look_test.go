@@ -2,6 +2,7 @@ package sql
 
 import (
 	"context"
+	"errors"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -85,5 +86,50 @@ func TestWhoLooksWhileALeaseIsRenewed(t *testing.T) {
 			}
 			await(t, what, renews)
 		}
+	})
+}
+
+// fullConn is a connection to a database that takes no writes.
+type fullConn struct {
+	connection
+	is *atomic.Bool
+}
+
+func (c fullConn) commit(ctx context.Context, e *entry) error {
+	if c.is.Load() {
+		return refused{full.fault(errors.New("no space left")), ofAll}
+	}
+	return c.connection.commit(ctx, e)
+}
+
+func (c fullConn) tries(ctx context.Context, size int, like row) error {
+	if c.is.Load() {
+		return refused{full.fault(errors.New("no space left")), ofAll}
+	}
+	return c.connection.tries(ctx, size, like)
+}
+
+// Where nothing can be written, what has ended by the time is shown all the same.
+func TestLooksWhileNothingIsWritten(t *testing.T) {
+	onBothPlaces(t, func(t *testing.T, place *place) {
+		var is atomic.Bool
+		a := openGateway(t, Options{URL: place.url, Logger: testLog(t), aloneAfter: -1, wrap: through(func(c connection) connection { return fullConn{c, &is} })})
+		acquire(t, a, "ends", 50*time.Millisecond)
+		ended := time.Now().Add(50 * time.Millisecond)
+		is.Store(true)
+		over(t, ended)
+		for range 2 { // the first one finds out
+			if out, err := a.Do(t.Context(), fencing.InspectRequest{Name: "ends"}); err != nil || out.Lock.Held() {
+				t.Errorf("held: %t, %v", err == nil && out.Lock.Held(), err)
+			}
+			if page, err := a.List(t.Context(), fencing.ListRequest{Limit: 10}); err != nil || len(page.Locks) > 0 {
+				t.Errorf("%d locks, %v", len(page.Locks), err)
+			}
+		}
+		is.Store(false)
+		await(t, "all goes on", func() bool {
+			_, err := a.Do(t.Context(), request("next", time.Minute))
+			return err == nil
+		})
 	})
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 
 	gomysql "github.com/go-sql-driver/mysql"
@@ -65,7 +66,7 @@ func mysqlSays(said *gomysql.MySQLError) error {
 		known, is = full, true
 	}
 	if said.Number == 1146 && !strings.Contains(said.Message, ".store'") { // which is asked for first
-		known = partial
+		known, is = partial, slices.ContainsFunc(mysqlOwn, func(table string) bool { return strings.Contains(said.Message, "."+table+"'") }) // or else a trigger lacks another one
 	}
 	switch {
 	case is && (known == noSchema || known == partial):

@@ -4,7 +4,9 @@ import (
 	"context"
 	"database/sql/driver"
 	_ "embed"
+	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"fencepost/internal/machine"
@@ -30,6 +32,9 @@ func mysqlUser(name string) string {
 	return quote(name) + "@'%'"
 }
 
+// mysqlOwn are the tables that gateways need.
+var mysqlOwn = []string{"store", "log", "snapshot", "snapshotter", "lease", "renewal"}
+
 // init implements database. What was made before an error stays, and is made no second time.
 func (m *mysqlServer) init(ctx context.Context, statements []string) (before *schemaIs, err error) {
 	connecting, cancel := context.WithTimeout(ctx, connectTimeout)
@@ -42,17 +47,18 @@ func (m *mysqlServer) init(ctx context.Context, statements []string) (before *sc
 		return nil, err
 	}
 	defer c.close()
-	all := []string{"store", "log", "snapshot", "snapshotter", "lease", "renewal"}
 	var there []string
-	if err := c.ask(ctx, "do get_lock('fencepost store init', 30); select table_name from information_schema.tables where table_schema = database() and table_name in ('"+strings.Join(all, "', '")+"') order by 1", nil,
+	if err := c.ask(ctx, "do get_lock('fencepost store init', 30); select table_name from information_schema.tables where table_schema = database() and table_name in ('"+strings.Join(mysqlOwn, "', '")+"') order by 1", nil,
 		func(row []driver.Value) error {
 			there = append(there, text(row[0]))
 			return nil
 		}); err != nil {
 		return nil, err
 	}
-	if err := checkWhole(there, all...); err != nil {
-		return nil, err
+	if err := checkWhole(there, mysqlOwn...); err != nil {
+		if begun, cause := c.isBegun(ctx, there); !begun || cause != nil {
+			return nil, errors.Join(err, cause)
+		}
 	}
 	if c.kind.maria { // else a user who is not there is made, without a password
 		statements = append([]string{"set session sql_mode = concat(@@session.sql_mode, ',NO_AUTO_CREATE_USER')"}, statements...)
@@ -63,6 +69,21 @@ func (m *mysqlServer) init(ctx context.Context, statements []string) (before *sc
 		}
 	}
 	return before, nil
+}
+
+// isBegun reports whether the tables that are there may be what an init has made that was broken off: it begins with store, whose row it
+// writes last, and until then nothing else is in them.
+func (c *mysqlConn) isBegun(ctx context.Context, there []string) (is bool, err error) {
+	is = slices.Contains(there, "store")
+	for _, table := range there {
+		if table != "snapshotter" {
+			err = errors.Join(err, c.ask(ctx, "select 1 from "+table+" limit 1", nil, func([]driver.Value) error {
+				is = false
+				return nil
+			}))
+		}
+	}
+	return is, err
 }
 
 // schema returns what tables there are, nil if there are none. It fails if they are of a newer version.

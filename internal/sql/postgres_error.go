@@ -60,8 +60,8 @@ func postgresSays(said *pgconn.PgError) error {
 		return &fencing.Outage{Detail: detail, Err: err}
 	}
 	known, is := sqlStates[said.Code]
-	if said.Code == "42P01" && !strings.Contains(said.Message, `"fencepost.store"`) { // which is asked for first
-		known = partial
+	if said.Code == "42P01" && !strings.Contains(said.Message, "fencepost.store") { // which is asked for first; in quotes of the server's language
+		known, is = partial, strings.Contains(said.Message, "fencepost.") // or else a trigger lacks another one
 	}
 	switch {
 	case is && (known == noRights || known == noSchema || known == partial):

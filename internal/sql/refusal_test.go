@@ -264,6 +264,36 @@ func TestRefusedForTheStoresOwn(t *testing.T) {
 	})
 }
 
+// Of a table that is not there the message tells whose it is, in any language.
+func TestTablesThatAreNotThere(t *testing.T) {
+	t.Parallel()
+	for message, want := range map[string]string{
+		`relation "fencepost.store" does not exist`: noSchema.detail, "Relation »fencepost.store« existiert nicht": noSchema.detail,
+		"la relation « fencepost.lease » n'existe pas": partial.detail, `relation "audit" does not exist`: "",
+	} {
+		err := postgresError(&pgconn.PgError{Code: "42P01", Message: message, SeverityUnlocalized: "ERROR"})
+		if got := detailOf(err); got != want {
+			t.Errorf("%s: %q, want %q", message, got, want)
+		}
+	}
+	for message, want := range map[string]string{
+		"Table 'locks.store' doesn't exist": noSchema.detail, "Tabelle 'locks.renewal' existiert nicht": partial.detail, "Table 'locks.audit' doesn't exist": "",
+	} {
+		err := mysqlError(&gomysql.MySQLError{Number: 1146, Message: message})
+		if got := detailOf(err); got != want {
+			t.Errorf("%s: %q, want %q", message, got, want)
+		}
+	}
+}
+
+// detailOf returns what a cause says; empty if an error has none.
+func detailOf(err error) string {
+	if f := fencing.FaultOf(err); f != nil {
+		return f.Detail
+	}
+	return ""
+}
+
 // What the server refuses whoever asks is not tried apart: each half would be refused as well, one after the other.
 func TestRefusals(t *testing.T) {
 	t.Parallel()

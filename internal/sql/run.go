@@ -141,8 +141,7 @@ func (s *Store) turns(items []*item) error {
 		return s.turn(writes)
 	}
 	// What was refused may have been the rows of leases, which no padding has. Where it is not clear why, requests find out.
-	asks := slices.ContainsFunc(writes, func(it *item) bool { return it.ops != nil })
-	if err := s.tries(); err != nil && !(asks && isUnclear(err)) {
+	if err := s.tries(); err != nil && !(isUnclear(err) && ask(writes)) {
 		s.outage(err)
 		s.tryLater(writes, err)
 		return err
@@ -167,8 +166,17 @@ func (s *Store) turn(items []*item) error {
 	t := &turn{Store: s, items: s.resting.refuse(items)}
 	t.estimate()
 	var err error
-	if slices.ContainsFunc(items, func(it *item) bool { return it.locks }) {
-		err = s.tries()
+	if slices.ContainsFunc(t.items, func(it *item) bool { return it.locks }) {
+		if err = s.tries(); isUnclear(err) && ask(t.items) {
+			refusal := fencing.Unavailable(err)
+			t.items = slices.DeleteFunc(slices.Clone(t.items), func(it *item) bool {
+				if it.locks {
+					it.finish(refusal)
+				}
+				return it.locks
+			})
+			err = s.connected()
+		}
 	}
 	if err == nil {
 		conn := s.conn
@@ -195,6 +203,11 @@ func (s *Store) turn(items []*item) error {
 	s.tryLater(t.items, err)
 	s.outage(err)
 	return err
+}
+
+// ask reports whether some of items are requests that may change something.
+func ask(items []*item) bool {
+	return slices.ContainsFunc(items, func(it *item) bool { return it.ops != nil })
 }
 
 // connected opens the connection for turns, unless there is one.

@@ -131,7 +131,7 @@ func Init(ctx context.Context, address string, rights Rights) (Outcome, error) {
 
 // checkWhole returns an error if some of the tables that a store needs are there, and others are not: what is missing would be made empty.
 func checkWhole(there []string, needed ...string) error {
-	missing := slices.DeleteFunc(needed, func(table string) bool { return slices.Contains(there, table) })
+	missing := slices.DeleteFunc(slices.Clone(needed), func(table string) bool { return slices.Contains(there, table) })
 	if len(there) == 0 || len(missing) == 0 {
 		return nil
 	}

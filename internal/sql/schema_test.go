@@ -86,6 +86,37 @@ func TestInitOfAPart(t *testing.T) {
 	})
 }
 
+// An init that was broken off on MariaDB or MySQL, where each statement counts at once, may be repeated; tables of something else stay as they are.
+func TestInitThatWasBrokenOff(t *testing.T) {
+	t.Parallel()
+	server := sqltest.MariaDB(t)
+	url := server.Database(t)
+	m, err := newDatabase(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := m.script(Rights{})
+	for n := range all {
+		url := server.Database(t)
+		db := server.DB(t, url)
+		for _, statement := range all[:n] {
+			if _, err := db.ExecContext(t.Context(), statement); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := Init(t.Context(), url, Rights{}); err != nil {
+			t.Fatalf("behind %d statements: %v", n, err)
+		}
+		acquire(t, openGateway(t, Options{URL: url, Logger: testLog(t)}), "a", time.Minute)
+	}
+	if _, err := server.DB(t, url).ExecContext(t.Context(), "create table log (line text)"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Init(t.Context(), url, Rights{}); err == nil || !strings.Contains(err.Error(), "if these tables are of something else") {
+		t.Errorf("a table of something else: %v", err)
+	}
+}
+
 // Who may not make the tables is told as whom to run store init, and not to run it.
 func TestInitWithoutRights(t *testing.T) {
 	t.Parallel()
