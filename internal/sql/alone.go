@@ -37,7 +37,7 @@ func (t *turn) alone(ctx context.Context) (done bool, err error) {
 	switch {
 	case !able, !t.writes, t.tells, t.arrives, len(t.items) > mostAlone,
 		t.options.aloneAfter < 0, time.Since(t.lastOther) < t.options.aloneAfter,
-		t.memory.last == 0, t.memory.sure != mark{t.memory.Applied(), t.memory.last}, len(t.memory.Left(1)) > 0,
+		now < t.memory.Now(), t.memory.last == 0, t.memory.sure != mark{t.memory.Applied(), t.memory.last}, len(t.memory.Left(1)) > 0,
 		t.lastSkewed, skew > 0 && now.Sub(fencing.InstantOf(t.options.clock())).Abs() > skew:
 		return false, nil
 	}
@@ -70,7 +70,7 @@ func (t *turn) alone(ctx context.Context) (done bool, err error) {
 	})
 	switch {
 	case errors.Is(err, errUndecided):
-	case isUnclear(err): // which of its statements is refused, and whether for what it writes, shows in a turn that has them one by one
+	case isUnclear(err) && refusedFor(err) == ofAll: // which of its statements is refused, and whether for what it writes, a turn shows that has them one by one
 		t.ops, t.wrote = nil, nil
 		return false, t.conn.abandon(ctx)
 	case err != nil:

@@ -70,8 +70,8 @@ type connection interface {
 	// It reports whether there may be more. Where there is neither that one nor a later one, for older ones were restored, it removes nothing.
 	cut(ctx context.Context, upTo, snapshot uint64, limit int) (more bool, err error)
 
-	// tries writes what a turn does, with an entry of so many bytes and a row like another one, and takes it back. Where the owner of the database
-	// allows no second one like it, that is ofContent.
+	// tries writes what a turn does, with an entry of so many bytes and a row like another one, and takes it back. Errors are
+	// those of a commit, and errNoSecond.
 	tries(ctx context.Context, size int, like row) error
 
 	// holders returns the sessions that have the store locked, as far as the user may know of them.

@@ -64,7 +64,7 @@ func Examine(ctx context.Context, o Options) (Condition, error) {
 	if err == nil {
 		err = conn.tries(ctx, chunkSize, m.someRow())
 	}
-	if refusedFor(err) != ofAll { // it may take what turns have
+	if errors.Is(err, errNoSecond) { // it takes one
 		if conn, err = connect(); err != nil {
 			return Condition{}, err
 		}

@@ -60,8 +60,8 @@ func (t *turn) yields(o operation) bool {
 		slices.ContainsFunc(t.memory.State().Yields(t.now, t.batch.Sent != 0, o.op), func(token fencing.Token) bool { return t.held[token] })
 }
 
-// isLost answers what comes with a lease that is over: it has ended for its holder, though it is not handed on yet. While the clocks differ
-// that is not judged.
+// isLost answers what comes with a lease that is over: it has ended for its holder, though it is not handed on yet. The turn writes the time
+// down, so that no other one renews the lease. While the clocks differ that is not judged.
 func (t *turn) isLost(it *item) bool {
 	op := it.ops[0].op
 	if _, takesBack := op.(fencing.TakeBackRequest); takesBack {
@@ -76,6 +76,7 @@ func (t *turn) isLost(it *item) bool {
 	err.Late = t.now.Sub(h.ExpiresAt)
 	it.results, it.asked = []machine.Result{{Out: fencing.Outcome{Now: t.now, Err: err}}}, t.asked
 	it.finish(nil)
+	t.ops = append(t.ops, machine.Tick())
 	return true
 }
 

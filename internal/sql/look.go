@@ -18,40 +18,38 @@ type looked struct {
 	asked   time.Time // the gateway's clock before
 }
 
-// mostAhead is on how many names that are due isAhead looks what has come due.
-const mostAhead = 64
-
-// isAhead reports whether time has brought about something that the log does not say yet: on a name, or on any if that is empty.
+// isAhead reports whether something has ended by the time since the last entry of the log: on a name, or on any if that is empty.
 func (l *looked) isAhead(name fencing.Name) bool {
-	if l.machine.Now() >= l.now || l.guard.Sent != 0 {
+	written := l.machine.Now()
+	if written >= l.now {
 		return false
 	}
-	names := []fencing.Name{name}
-	if name == "" {
-		if names = l.machine.Due(l.now, mostAhead); len(names) == mostAhead {
+	if name != "" {
+		return l.hasEnded(name, written)
+	}
+	for limit, seen := 64, 0; ; limit *= 4 {
+		names := l.machine.Due(l.now, limit)
+		if slices.ContainsFunc(names[seen:], func(name fencing.Name) bool { return l.hasEnded(name, written) }) {
 			return true
 		}
+		if seen = len(names); seen < limit {
+			return false
+		}
 	}
-	return slices.ContainsFunc(names, func(name fencing.Name) bool { return l.endsBehind(l.machine.Now(), name) })
 }
 
-// endsBehind reports whether something on a name has come due since an instant, beside what was due then and nobody can end: what
-// a transaction guards, or the database refuses.
-func (l *looked) endsBehind(written fencing.Instant, name fencing.Name) bool {
+// hasEnded reports whether something on a name has ended by the time since an instant. What ended before, and is there still, does not count: a
+// transaction guards it, or the database refuses its end.
+func (l *looked) hasEnded(name fencing.Name, since fencing.Instant) bool {
 	state := l.machine.State()
 	r := state.Records[name]
 	if r == nil {
 		return false
 	}
-	if due := state.Due(name); due > written {
+	if due := state.Due(name); due > since {
 		return due <= l.now
 	}
-	for h := range r.Holders.All() {
-		if h.ExpiresAt > written && h.ExpiresAt <= l.now {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(r.Holders.Over(l.now), func(h fencing.Holding) bool { return h.ExpiresAt > since })
 }
 
 // view returns what see finds in memory when that has all that was committed before the call.
@@ -64,12 +62,12 @@ func view[T any](ctx context.Context, s *Store, see func(*looked) T, beside ...o
 	return saw, nil
 }
 
-// judged is view where see judges by the time: a name, or all if that is empty.
+// settledView is view where see judges by the time: a name, or all if that is empty.
 //
-// What ends by the time has ended at all gateways once the log has an entry of that time or a later one. Until then a turn that read the
-// clock earlier may renew what has ended by a later reading. So the log is to have the time before anybody is told of such an end. Where
-// the database accepts no writes nobody renews, and what was seen is told.
-func judged[T any](ctx context.Context, s *Store, name fencing.Name, see func(*looked) T) (T, error) {
+// What ends by the time has ended for all gateways once the log has an entry of that time or a later one. Until then a turn that read the clock
+// earlier may renew it. So the time is written to the log before anybody is told of such an end. Where the database accepts no writes, what was
+// seen is told.
+func settledView[T any](ctx context.Context, s *Store, name fencing.Name, see func(*looked) T) (T, error) {
 	ahead := false
 	saw, err := view(ctx, s, func(l *looked) T {
 		ahead = l.isAhead(name)

@@ -33,13 +33,13 @@ func (h heldBack) commit(ctx context.Context, e *entry) error {
 // Nobody is told that a lease has ended which is renewed then: a turn that has read the clock before the end may be committed behind it, and
 // who looks meanwhile, at another gateway, finds the log without it.
 func TestWhoLooksWhileALeaseIsRenewed(t *testing.T) {
-	looks := map[string]func(*Store) (bool, error){
-		"inspect": func(s *Store) (bool, error) {
-			out, err := s.Do(context.Background(), fencing.InspectRequest{Name: "renewed"})
+	looks := map[string]func(*Store, fencing.Name) (bool, error){
+		"inspect": func(s *Store, name fencing.Name) (bool, error) {
+			out, err := s.Do(context.Background(), fencing.InspectRequest{Name: name})
 			return err == nil && out.Lock.Held(), err
 		},
-		"list": func(s *Store) (bool, error) {
-			page, err := s.List(context.Background(), fencing.ListRequest{Limit: 10})
+		"list": func(s *Store, name fencing.Name) (bool, error) {
+			page, err := s.List(context.Background(), fencing.ListRequest{Prefix: string(name), Limit: 10})
 			return err == nil && len(page.Locks) == 1 && page.Locks[0].Held(), err
 		},
 	}
@@ -48,14 +48,17 @@ func TestWhoLooksWhileALeaseIsRenewed(t *testing.T) {
 		a := openGateway(t, Options{URL: place.url, Logger: testLog(t)})
 		b := openGateway(t, Options{URL: place.url, Logger: testLog(t), aloneAfter: -1, wrap: through(func(c connection) connection { return heldBack{c, h} })})
 		for what, look := range looks {
+			tries := 0
 			// renews reports whether a lease was renewed after its end had passed: not where the machine was so busy that it had passed before.
 			renews := func() bool {
-				held := acquire(t, b, "renewed", 300*time.Millisecond)
+				tries++
+				name := fencing.Name(what + itoa(tries))
+				held := acquire(t, b, name, 300*time.Millisecond)
 				ended := time.Now().Add(300 * time.Millisecond)
 				h.armed.Store(true)
 				renewed := make(chan error, 1)
 				go func() {
-					_, err := b.Do(context.Background(), fencing.RenewRequest{Name: "renewed", Lease: held.lease, TTL: time.Minute})
+					_, err := b.Do(context.Background(), fencing.RenewRequest{Name: name, Lease: held.lease, TTL: time.Minute})
 					renewed <- err
 				}()
 				<-h.has
@@ -66,7 +69,7 @@ func TestWhoLooksWhileALeaseIsRenewed(t *testing.T) {
 				}
 				looked := make(chan seen, 1)
 				go func() {
-					held, err := look(a)
+					held, err := look(a, name)
 					looked <- seen{held, err}
 				}()
 				eventually(t, "who looks has an answer, or waits for the turn", func() bool { return len(looked) > 0 || place.isWaitedFor() })
@@ -80,7 +83,7 @@ func TestWhoLooksWhileALeaseIsRenewed(t *testing.T) {
 					if !saw.held {
 						t.Errorf("%s: a lease was told to have ended, and was renewed then", what)
 					}
-					mustDo(t, b, fencing.ReleaseRequest{Name: "renewed", Lease: held.lease})
+					mustDo(t, b, fencing.ReleaseRequest{Name: name, Lease: held.lease})
 				}
 				return err == nil
 			}
@@ -131,5 +134,35 @@ func TestLooksWhileNothingIsWritten(t *testing.T) {
 			_, err := a.Do(t.Context(), request("next", time.Minute))
 			return err == nil
 		})
+	})
+}
+
+// The time is written down once: not by each look at what has ended and is still there, as what a transaction guards is.
+func TestLooksWriteOnce(t *testing.T) {
+	onBothPlaces(t, func(t *testing.T, place *place) {
+		a := openGateway(t, Options{URL: place.url, Logger: testLog(t)})
+		for i := range 100 {
+			acquire(t, a, fencing.Name("a"+itoa(i)), 50*time.Millisecond)
+		}
+		over(t, time.Now().Add(50*time.Millisecond+mostLate)) // a turn of one message may be so late
+		look := func() {
+			if page, err := a.List(t.Context(), fencing.ListRequest{Limit: 10}); err != nil || len(page.Locks) > 0 {
+				t.Errorf("%d locks, %v", len(page.Locks), err)
+			}
+			for i := range 100 {
+				if out := mustDo(t, a, fencing.InspectRequest{Name: fencing.Name("a" + itoa(i))}); out.Lock.Held() {
+					t.Errorf("%s is held", out.Lock.Name)
+				}
+			}
+		}
+		before := a.memory.Applied()
+		look()
+		if n := a.memory.Applied() - before; n != 1 {
+			t.Errorf("%d entries", n)
+		}
+		look()
+		if n := a.memory.Applied() - before; n != 1 {
+			t.Errorf("%d entries, once all was looked at", n)
+		}
 	})
 }

@@ -238,8 +238,8 @@ func (c *mysqlConn) read(ctx context.Context, after uint64) (*begun, error) {
 func (c *mysqlConn) tries(ctx context.Context, size int, like row) error {
 	s := changes(probe(size, like))
 	err := c.ask(ctx, "start transaction read write;"+s.String()+"rollback", s.args)
-	if said, is := errors.AsType[*gomysql.MySQLError](err); is && said.Number == 1062 { // no two rows have the key of this one
-		return refused{err, ofContent}
+	if said, is := errors.AsType[*gomysql.MySQLError](err); is && said.Number == 1062 {
+		return refused{fmt.Errorf("%w: %w", errNoSecond, err), ofContent}
 	}
 	return err
 }

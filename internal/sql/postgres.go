@@ -280,8 +280,8 @@ func (c *postgresConn) tries(ctx context.Context, size int, like row) error {
 	batch.Queue(appendStatement, append([]any{int64(e.seq)}, c.arguments(e)...)...)
 	batch.Queue("rollback")
 	err := c.SendBatch(ctx, batch).Close()
-	if said, is := errors.AsType[*pgconn.PgError](err); is && said.Code == "23505" { // no two rows have the key of this one
-		return refused{postgresError(err), ofContent}
+	if said, is := errors.AsType[*pgconn.PgError](err); is && said.Code == "23505" {
+		return refused{fmt.Errorf("%w: %w", errNoSecond, err), ofContent}
 	}
 	return postgresError(err)
 }

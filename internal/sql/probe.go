@@ -1,11 +1,15 @@
 package sql
 
 import (
+	"errors"
 	"math"
 	"math/rand/v2"
 
 	"fencepost/internal/fencing"
 )
+
+// errNoSecond says that the owner of the database allows no second row like one.
+var errNoSecond = errors.New("a unique key that is none of fencepost's allows no second row like this one")
 
 // probe returns an entry of so many bytes, with a row of a lease like another one: what writes and removes it does all that a turn does. Its number is
 // negative, so that no turn has it, and drawn, so that the probes of several gateways do not wait for each other.
@@ -43,6 +47,7 @@ func (s *Store) tries() error {
 	}
 	s.drop(s.conn)
 	if refusedFor(err) == ofAll {
+		s.taken = row{} // perhaps it is not taken any more
 		return err
 	}
 	return s.connected()

@@ -364,7 +364,7 @@ func TestWhereAnOwnerTakesSomeRows(t *testing.T) {
 			}
 		}
 		if is, err := Examine(t.Context(), Options{URL: p.url}); err != nil || is.Unable == nil {
-			t.Errorf("the doctor, who knows of no row: %v, %v", is.Unable, err)
+			t.Errorf("the doctor, who knows of no row and has to say what is refused: %v, %v", is.Unable, err)
 		}
 		held := request("held", time.Minute)
 		held.Owner = "team-a"

@@ -141,15 +141,16 @@ func (s *Store) turns(items []*item) error {
 		return s.turn(writes)
 	}
 	// What was refused may have been the rows of leases, which no padding has. Where it is not clear why, requests find out.
-	if err := s.tries(); err != nil && !(isUnclear(err) && ask(writes)) {
-		s.outage(err)
-		s.tryLater(writes, err)
-		return err
+	refusal := s.tries()
+	if refusal != nil && !(isUnclear(refusal) && mayChange(writes)) {
+		s.outage(refusal)
+		s.tryLater(writes, refusal)
+		return refusal
 	}
 	gone, cancel := context.WithCancel(s.ctx)
 	cancel() // it is not tried again for its own sake
 	err := s.turn(append(writes, &item{ops: []operation{{encoded: machine.Padded(s.unwritten)}}, ctx: gone, done: make(chan struct{})}))
-	if err == nil && s.Cause() == nil {
+	if wroteRow := s.taken.Token != 0; err == nil && s.Cause() == nil && (refusal == nil || wroteRow) {
 		s.unwritten = 0
 		s.outage(nil)
 	}
@@ -167,7 +168,7 @@ func (s *Store) turn(items []*item) error {
 	t.estimate()
 	var err error
 	if slices.ContainsFunc(t.items, func(it *item) bool { return it.locks }) {
-		if err = s.tries(); isUnclear(err) && ask(t.items) {
+		if err = s.tries(); isUnclear(err) && mayChange(t.items) {
 			refusal := fencing.Unavailable(err)
 			t.items = slices.DeleteFunc(slices.Clone(t.items), func(it *item) bool {
 				if it.locks {
@@ -205,8 +206,8 @@ func (s *Store) turn(items []*item) error {
 	return err
 }
 
-// ask reports whether some of items are requests that may change something.
-func ask(items []*item) bool {
+// mayChange reports whether some of items are requests that may change something.
+func mayChange(items []*item) bool {
 	return slices.ContainsFunc(items, func(it *item) bool { return it.ops != nil })
 }
 

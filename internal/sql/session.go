@@ -54,8 +54,8 @@ import (
 // beginWriting begins a transaction that writes.
 const beginWriting = "begin isolation level read committed read write"
 
-// ownBounds returns a statement of PostgreSQL behind which, for the rest of a transaction of many messages, lock waits for a lock and idle for the
-// next message are all that bounds it. Which settings there are depends on the version.
+// ownBounds returns a statement of PostgreSQL that bounds a transaction of many messages: by lock for each wait for a lock, by idle between two messages,
+// and by nothing else. Which settings there are depends on the version.
 func ownBounds(lock, idle time.Duration) string {
 	return fmt.Sprintf(`select set_config(name, case name when 'lock_timeout' then '%d' when 'idle_in_transaction_session_timeout' then '%d' else '0' end, true)
 		from pg_settings where name in ('lock_timeout', 'statement_timeout', 'transaction_timeout', 'idle_in_transaction_session_timeout')`,

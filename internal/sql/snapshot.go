@@ -81,14 +81,15 @@ func (s *Store) considerSnapshot() {
 	}
 	s.work.Go(func() {
 		defer s.saving.Unlock()
-		err := error(nil)
+		failed, err := "a snapshot could not be written; the log grows until the next one", error(nil)
 		if grown {
 			err = s.save(s.ctx, s.options.keptFor, 0)
 		} else {
+			failed = "what gateways that are gone have left of snapshots could not be removed"
 			err = s.tidyLog(s.ctx)
 		}
 		if err != nil && !errors.Is(err, errClaimed) && s.ctx.Err() == nil {
-			s.log.Warn("a snapshot could not be written; the log grows until the next one", "error", err)
+			s.log.Warn(failed, "error", err)
 		}
 	})
 }
@@ -195,7 +196,7 @@ func (s *Store) writeSnapshot(ctx context.Context, conn connection, most int) (s
 // cutBehind removes what a snapshot takes the place of, when that has been there for so long. Who stops meanwhile leaves it to who writes the next
 // one, or starts next.
 func (s *Store) cutBehind(ctx context.Context, snapshot uint64, old time.Duration) error {
-	if snapshot <= keptBehind || old > 0 && !s.pause(old) {
+	if snapshot == 0 || old > 0 && !s.pause(old) {
 		return nil
 	}
 	conn, err := s.connect(ctx)
@@ -203,7 +204,7 @@ func (s *Store) cutBehind(ctx context.Context, snapshot uint64, old time.Duratio
 		defer conn.close()
 	}
 	for more := true; more && err == nil; {
-		more, err = conn.cut(ctx, snapshot-keptBehind, snapshot, cutAtOnce)
+		more, err = conn.cut(ctx, max(snapshot, keptBehind)-keptBehind, snapshot, cutAtOnce)
 	}
 	if err != nil {
 		return fmt.Errorf("what a snapshot took the place of could not be removed: %w", err)
@@ -213,7 +214,7 @@ func (s *Store) cutBehind(ctx context.Context, snapshot uint64, old time.Duratio
 
 // leave has the log say that this gateway writes nothing any more. If no other one serves it writes a snapshot, so that the version that
 // starts next decides nothing anew that this one has decided. Whoever stops last does so: the log says who has left before. One that was killed
-// counts as serving for a minute, so a small state is written in any case.
+// counts as serving for a minute, so a small state is written beside others too, unless one of them writes a snapshot.
 func (s *Store) leave() {
 	defer func() {
 		if s.conn != nil {

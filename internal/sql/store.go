@@ -59,7 +59,7 @@ type Store struct {
 	failing    bool       // the last turn has failed
 	unwritten  int        // bytes of one that has, and was to write something, and nothing was written since; 0: something was
 	lastApart  time.Time  // when a turn was last refused for what one item asks for
-	taken      row        // the last one that this gateway has written; the zero row: none
+	taken      row        // the last row that this gateway has written; the zero row: none
 	lastTaken  time.Time  // when the database was last seen to take the probe, behind a refusal from which that could not be told
 	lastGiven  time.Time  // when one was that granted something to who waited
 	arrives    bool       // the log is to say who serves
@@ -167,7 +167,7 @@ func (s *Store) Do(ctx context.Context, op fencing.Op) (fencing.Outcome, error) 
 		}
 	}
 	if fencing.OnlyLooks(op) {
-		out, err := judged(ctx, s, op.LockName(), func(l *looked) (out fencing.Outcome) {
+		out, err := settledView(ctx, s, op.LockName(), func(l *looked) (out fencing.Outcome) {
 			if l.guard.Sent != 0 || !l.machine.Doubtful(op.LockName()) {
 				out = l.machine.Look(op, l.now, l.guard)
 				out.Asked = l.asked
@@ -206,7 +206,7 @@ func (s *Store) List(ctx context.Context, r fencing.ListRequest) (fencing.ListPa
 		guard fencing.Guard
 		total int
 	}
-	at, err := judged(ctx, s, "", func(l *looked) beginning {
+	at, err := settledView(ctx, s, "", func(l *looked) beginning {
 		at := beginning{now: l.now, guard: l.guard}
 		if r.Count {
 			at.total = l.machine.HeldBelow(r.Prefix)
@@ -362,8 +362,8 @@ func (s *Store) fail(err error) {
 	})
 }
 
-// Close implements fencing.Store. What was taken up is answered. The log says that this gateway leaves and, if it is the last one, a snapshot
-// takes its place. All that takes closeTimeout at most, and giveUpTimeout if a snapshot is given up.
+// Close implements fencing.Store. What was taken up is answered. The log says that this gateway leaves and, if it is the last one or there are few
+// locks, a snapshot takes its place. All that takes closeTimeout at most, and giveUpTimeout if a snapshot is given up.
 func (s *Store) Close() error {
 	s.close.Do(func() {
 		close(s.closing)
