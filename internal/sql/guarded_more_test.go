@@ -45,6 +45,29 @@ func TestGoesOnBesideAGuard(t *testing.T) {
 	}
 }
 
+// Of leases that are over and guarded, more than are ended at once, nothing is written as long as they are.
+func TestManyGuardedAreNotWritten(t *testing.T) {
+	t.Parallel()
+	server := sqltest.Postgres(t)
+	url := initialised(t, server.Database(t))
+	db := server.DB(t, url)
+	a := openGateway(t, Options{URL: url, Logger: testLog(t)})
+	var ends time.Time
+	for i := range 12 {
+		ends = guardingBeyond(t, db, a, request(fencing.Name("guarded"+itoa(i)), time.Minute))
+	}
+	over(t, ends)
+	before := a.memory.Applied()
+	for range 3 {
+		if _, err := a.Expire(t.Context(), 4); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := a.memory.Applied() - before; n > 0 {
+		t.Errorf("%d entries", n)
+	}
+}
+
 // A retry of who holds a shared lock is not told that it does not, and a break with notice goes on, whatever is guarded.
 func TestRetriesBesideAGuard(t *testing.T) {
 	t.Parallel()

@@ -2,6 +2,7 @@ package sql
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"time"
 
@@ -65,32 +66,36 @@ func view[T any](ctx context.Context, s *Store, see func(*looked) T, beside ...o
 // settledView is view where see judges by the time: a name, or all if that is empty.
 //
 // What ends by the time has ended for all gateways once the log has an entry of that time or a later one. Until then a turn that read the clock
-// earlier may renew it. So the time is written to the log before anybody is told of such an end. Where the database accepts no writes, what was
-// seen is told.
+// earlier may renew it. So the time is written to the log before anybody is told of such an end, unless the database refuses to write: then
+// what was seen is told. Of all names together it is told as well where nothing can be written for another reason: people look at them.
 func settledView[T any](ctx context.Context, s *Store, name fencing.Name, see func(*looked) T) (T, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
 	ahead := false
 	saw, err := view(ctx, s, func(l *looked) T {
 		ahead = l.isAhead(name)
 		return see(l)
 	})
-	if err != nil || !ahead || s.takesNothing() {
+	unwritable := func() bool { return name == "" && s.out.Load() != nil || s.refusesAll() }
+	if err != nil || !ahead || unwritable() {
 		return saw, err
 	}
-	certain, err := view(ctx, s, see, operation{encoded: machine.Tick()})
-	if err != nil && s.takesNothing() {
+	settled, err := view(ctx, s, see, operation{encoded: machine.Tick()})
+	if err != nil && unwritable() {
 		return saw, nil
 	}
-	return certain, err
+	return settled, err
 }
 
-// takesNothing reports whether the database was last seen to accept no writes, whoever asks.
-func (s *Store) takesNothing() bool {
+// refusesAll reports whether the database was last seen to refuse what this gateway writes, whatever that is. A turn that is waited for in vain is
+// not refused.
+func (s *Store) refusesAll() bool {
 	err := s.out.Load()
-	if err == nil {
+	if err == nil || errors.Is(*err, errLocked) {
 		return false
 	}
 	f := fencing.FaultOf(*err)
-	return f != nil && (f.Detail == full.detail || f.Detail == readOnly.detail)
+	return f != nil && (f.Detail == full.detail || f.Detail == readOnly.detail || f.Detail == noRights.detail) || isUnclear(*err)
 }
 
 // peek has memory looked at between two turns. While it is not known whether a commit has happened there may be none for long.

@@ -33,6 +33,7 @@ func (m *memory) someRow() row {
 
 // tries finds out whether a turn could be written now, by a row that the database has taken before: owners of databases refuse some rows and
 // take others. After an error there is no connection. Where something of the probe's content is refused there is no error: that of a turn is another.
+// So it is with a code of the owner's own where no row is known that was taken.
 func (s *Store) tries() error {
 	if err := s.connected(); err != nil {
 		return err
@@ -46,7 +47,7 @@ func (s *Store) tries() error {
 		return nil
 	}
 	s.drop(s.conn)
-	if refusedFor(err) == ofAll {
+	if refusedFor(err) == ofAll && !(like.Token == 0 && isUnclear(err) && fencing.FaultOf(err) == nil) {
 		s.taken = row{} // perhaps it is not taken any more
 		return err
 	}

@@ -335,23 +335,29 @@ func TestWhereAnOwnerTakesSomeRows(t *testing.T) {
 		if err := asks(a, "first", "team-a"); err != nil {
 			t.Fatal(err)
 		}
-		statements := []string{"create trigger takes before insert on lease for each row if new.owner not like 'team-%' then signal sqlstate '45000' set mysql_errno = 5000; end if"}
-		if p.postgres() {
-			statements = []string{
-				"create function takes() returns trigger language plpgsql as $$ begin if new.owner not like 'team-%' then raise exception 'no team' using errcode = '45000'; end if; return new; end $$",
-				"create trigger takes before insert on fencepost.lease for each row execute function takes()",
+		takes := func(state string, number int) {
+			statements := []string{"drop trigger if exists takes", fmt.Sprintf(
+				"create trigger takes before insert on lease for each row if new.owner not like 'team-%%' then signal sqlstate '45000' set mysql_errno = %d; end if", number)}
+			if p.postgres() {
+				statements = []string{
+					"create or replace function takes() returns trigger language plpgsql as $$ begin if new.owner not like 'team-%' then raise exception 'no team' using errcode = '" + state + "'; end if; return new; end $$",
+					"create or replace trigger takes before insert on fencepost.lease for each row execute function takes()",
+				}
+			}
+			for _, statement := range statements {
+				if _, err := p.db.ExecContext(t.Context(), statement); err != nil {
+					t.Fatal(err)
+				}
 			}
 		}
-		for _, statement := range statements {
-			if _, err := p.db.ExecContext(t.Context(), statement); err != nil {
-				t.Fatal(err)
-			}
-		}
+		takes("45000", 5000)
 		if err := a.Check(t.Context()); err != nil {
 			t.Errorf("a gateway whose rows were taken is not ready: %v", err)
 		}
 		b := openGateway(t, Options{URL: p.url, Logger: testLog(t)}) // it knows of no row
-		_ = b.Check(t.Context())
+		if err := b.Check(t.Context()); err != nil {
+			t.Errorf("a gateway that knows of no row is not ready: %v", err)
+		}
 		for name, s := range map[string]*Store{"a": a, "b": b} {
 			for _, owner := range []string{"team-a", "else", "team-b", "else", "team-c"} {
 				err := asks(s, "next", owner)
@@ -372,5 +378,17 @@ func TestWhereAnOwnerTakesSomeRows(t *testing.T) {
 		if is, err := Examine(t.Context(), Options{URL: p.url}); err != nil || is.Unable != nil {
 			t.Errorf("the doctor: %v, %v", is.Unable, err)
 		}
+		mustDo(t, a, fencing.ReleaseRequest{Name: held.Name, Lease: held.Lease})
+		takes("42501", 1142) // it could be a right that is missing
+		c := openGateway(t, Options{URL: p.url, Logger: testLog(t)})
+		if err := c.Check(t.Context()); err == nil {
+			t.Error("it is taken to be ready")
+		}
+		if err := c.Heartbeat(t.Context(), nil); err != nil {
+			t.Errorf("it can't keep the places of who waits there: %v", err)
+		}
+		held.Lease, held.Stamp = fencing.NewLeaseID(time.Now()), fencing.NewStamp()
+		mustDo(t, a, held)
+		await(t, "it sees what the database takes from another gateway", func() bool { return c.Check(t.Context()) == nil })
 	})
 }

@@ -140,7 +140,13 @@ func (s *Store) turns(items []*item) error {
 	if s.unwritten == 0 {
 		return s.turn(writes)
 	}
-	// What was refused may have been the rows of leases, which no padding has. Where it is not clear why, requests find out.
+	if len(looks) == 0 { // events go on, and what others have written shows what the database takes
+		if err := s.turn(nil); err != nil {
+			s.tryLater(writes, err)
+			return err
+		}
+	}
+	// What was refused may have been the rows of leases, which no padding has. Where it is not clear why, they find out.
 	refusal := s.tries()
 	if refusal != nil && !(isUnclear(refusal) && mayChange(writes)) {
 		s.outage(refusal)
@@ -206,9 +212,9 @@ func (s *Store) turn(items []*item) error {
 	return err
 }
 
-// mayChange reports whether some of items are requests that may change something.
+// mayChange reports whether some of items may change something.
 func mayChange(items []*item) bool {
-	return slices.ContainsFunc(items, func(it *item) bool { return it.ops != nil })
+	return slices.ContainsFunc(items, func(it *item) bool { return it.ops != nil || it.due != nil })
 }
 
 // connected opens the connection for turns, unless there is one.

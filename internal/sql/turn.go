@@ -317,10 +317,13 @@ func (t *turn) choose(ctx context.Context) (all []carried, asked []fencing.Op, e
 		return nil, nil, err
 	}
 	stuck := t.stuck(first)
-	if len(stuck) > 0 { // others may be due in the place of those
-		if err := t.try(ctx, t.allOperations(stuck)); err != nil {
+	var too map[fencing.Name]bool
+	if len(stuck) > 0 { // others may be due in the place of those, and be stuck too
+		others := t.allOperations(stuck)
+		if err := t.try(ctx, others); err != nil {
 			return nil, nil, err
 		}
+		too = t.stuck(others)
 	}
 	for _, op := range own {
 		if !stuck[op.op.LockName()] {
@@ -334,7 +337,7 @@ func (t *turn) choose(ctx context.Context) (all []carried, asked []fencing.Op, e
 			ops = nil
 		}
 		if it.due != nil {
-			ops = slices.DeleteFunc(ops, t.yields)
+			ops = slices.DeleteFunc(ops, func(o operation) bool { return t.yields(o) || o.op != nil && too[o.op.LockName()] })
 		} else if slices.ContainsFunc(ops, t.yields) {
 			if !t.isLost(it) {
 				it.waits.Store(true)
