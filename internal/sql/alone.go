@@ -123,7 +123,7 @@ func (t *turn) plan() (all []carried, ops []fencing.Op, tried []fencing.Token) {
 			}
 			tried = append(tried, op.mayYield(t.memory.Machine, t.now)...)
 		}
-		all = append(all, carried{it, from, len(t.ops)})
+		all = append(all, carried{it, from, len(t.ops), nil})
 	}
 	return all, ops, tried
 }

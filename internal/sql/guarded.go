@@ -60,24 +60,21 @@ func (t *turn) yields(o operation) bool {
 		slices.ContainsFunc(t.memory.State().Yields(t.now, t.batch.Sent != 0, o.op), func(token fencing.Token) bool { return t.held[token] })
 }
 
-// isLost answers what comes with a lease that is over: it has ended for its holder, though it is not handed on yet. The turn writes the time
-// down, so that no other one renews the lease. While the clocks differ that is not judged.
-func (t *turn) isLost(it *item) bool {
+// lostError returns what is answered to what comes with a lease that is over, nil for others: it has ended for its holder, though it is not handed on
+// yet. The turn then writes the time down, so that no other one renews the lease. While the clocks differ that is not judged.
+func (t *turn) lostError(it *item) *fencing.Error {
 	op := it.ops[0].op
 	if _, takesBack := op.(fencing.TakeBackRequest); takesBack {
-		return false
+		return nil
 	}
 	r := t.memory.State().Records[op.LockName()]
 	h, found := r.Holders.Find(op.LockLease().Public())
 	if !found || h.Live(t.now) || t.batch.Sent != 0 || r.Doubtful() || !h.Secret.Equal(op.LockLease().Hash()) {
-		return false
+		return nil
 	}
 	err := fencing.LostError(fencing.ReasonExpired)
 	err.Late = t.now.Sub(h.ExpiresAt)
-	it.results, it.asked = []machine.Result{{Out: fencing.Outcome{Now: t.now, Err: err}}}, t.asked
-	it.finish(nil)
-	t.ops = append(t.ops, machine.Tick())
-	return true
+	return err
 }
 
 // kept returns the leases that no operation of the turn ends, in order.

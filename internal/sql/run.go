@@ -153,9 +153,12 @@ func (s *Store) turns(items []*item) error {
 		s.tryLater(writes, refusal)
 		return refusal
 	}
-	gone, cancel := context.WithCancel(s.ctx)
-	cancel() // it is not tried again for its own sake
-	err := s.turn(append(writes, &item{ops: []operation{{encoded: machine.Padded(s.unwritten)}}, ctx: gone, done: make(chan struct{})}))
+	if refusal == nil {
+		gone, cancel := context.WithCancel(s.ctx)
+		cancel() // it is not tried again for its own sake
+		writes = append(writes, &item{ops: []operation{{encoded: machine.Padded(s.unwritten)}}, ctx: gone, done: make(chan struct{})})
+	}
+	err := s.turn(writes)
 	if wroteRow := s.taken.Token != 0; err == nil && s.Cause() == nil && (refusal == nil || wroteRow) {
 		s.unwritten = 0
 		s.outage(nil)

@@ -287,6 +287,9 @@ func (t *turn) answer(carried []carried, results []machine.Result) {
 	}
 	for _, c := range carried {
 		c.it.results, c.it.asked = results[c.from:c.to], t.asked
+		if c.lost != nil {
+			c.it.results = []machine.Result{{Out: fencing.Outcome{Now: t.now, Err: c.lost}}}
+		}
 	}
 	t.hintOfBreaks(results)
 }
@@ -306,6 +309,7 @@ func (t *turn) isInLog() {
 type carried struct {
 	it       *item
 	from, to int
+	lost     *fencing.Error // what it is answered in place of that; nil: nothing
 }
 
 // choose puts together what the turn does: first what the store itself has to do. It returns the items, and what they ask for. Of those some
@@ -336,14 +340,16 @@ func (t *turn) choose(ctx context.Context) (all []carried, asked []fencing.Op, e
 		if it.due != nil && t.batch.Sent != 0 && !it.beats { // nothing is judged by the time while the clocks differ
 			ops = nil
 		}
+		var lost *fencing.Error
 		if it.due != nil {
 			ops = slices.DeleteFunc(ops, func(o operation) bool { return t.yields(o) || o.op != nil && too[o.op.LockName()] })
 		} else if slices.ContainsFunc(ops, t.yields) {
-			if !t.isLost(it) {
+			if lost = t.lostError(it); lost == nil {
 				it.waits.Store(true)
 				t.guarded = append(t.guarded, it)
+				continue
 			}
-			continue
+			ops = []operation{{encoded: machine.Tick()}}
 		}
 		it.waits.Store(false)
 		from := len(t.ops)
@@ -353,7 +359,7 @@ func (t *turn) choose(ctx context.Context) (all []carried, asked []fencing.Op, e
 				asked = append(asked, ops[i].op)
 			}
 		}
-		all, left = append(all, carried{it, from, len(t.ops)}), append(left, it)
+		all, left = append(all, carried{it, from, len(t.ops), lost}), append(left, it)
 	}
 	t.items = left
 	t.batch.Kept = t.kept()
