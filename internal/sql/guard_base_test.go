@@ -278,16 +278,11 @@ func (b *guardBase) commit(tx *stdsql.Tx) {
 // waits waits until somebody waits for a lock in this test's databases.
 func (b *guardBase) waits() {
 	b.t.Helper()
-	query := "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
-	if b.mysql {
-		query = "select count(*) from information_schema.innodb_trx as t join information_schema.processlist as p on p.id = t.trx_mysql_thread_id" +
-			" where t.trx_state = 'LOCK WAIT' and p.db in ('" + b.schema + "', '" + b.own + "')"
-	}
-	eventually(b.t, "somebody waits for a lock", func() bool {
-		var n int
-		if err := b.gateway.QueryRowContext(b.t.Context(), query).Scan(&n); err != nil {
+	await(b.t, "somebody waits for a lock", func() bool {
+		waits, err := waitsForLock(b.gateway, !b.mysql, b.schema, b.own)
+		if err != nil {
 			b.t.Fatal(err)
 		}
-		return n > 0
+		return waits
 	})
 }

@@ -73,7 +73,7 @@ func TestWhoLooksWhileALeaseIsRenewed(t *testing.T) {
 					held, err := look(a, name)
 					looked <- seen{held, err}
 				}()
-				eventually(t, "who looks has an answer, or waits for the turn", func() bool { return len(looked) > 0 || place.isWaitedFor() })
+				await(t, "who looks has an answer, or waits for the turn", func() bool { return len(looked) > 0 || place.isWaitedFor() })
 				h.goOn <- struct{}{}
 				err := <-renewed
 				saw := <-looked
