@@ -123,7 +123,6 @@ func TestNumbersInDocuments(t *testing.T) {
 		{"docs/architecture.md", "was silent for %s (`GatewayTTL`)", []any{fencing.GatewayTTL}},
 		{"docs/performance.md", "for %s or until its former expiry, whichever is later", []any{fencing.TombstoneTTL}},
 		{"docs/performance.md", "250 × r × %s s + 195 × u × %s s", []any{int(fencing.TombstoneTTL.Seconds()), int(fencing.ForgetAfter.Seconds())}},
-		{"docs/performance.md", "250 B × 500,000 × %s s = %s GB in all", []any{int(fencing.TombstoneTTL.Seconds()), gigabytes(250 * 500_000 * fencing.TombstoneTTL.Seconds())}},
 		{"docs/performance.md", "10,000 pairs a second keep %s GB of tombstones", []any{gigabytes(250 * 10_000 * fencing.TombstoneTTL.Seconds())}},
 		{"docs/performance.md", "1,000 new names a second (order numbers, for example) keep %s GB of idle names", []any{gigabytes(195 * 1000 * fencing.ForgetAfter.Seconds())}},
 		{"docs/performance.md", "longer TTLs. Above %s set [`FENCEPOST_QUARANTINE`]", []any{fencing.LongestQuarantine}},
