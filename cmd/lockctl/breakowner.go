@@ -64,10 +64,10 @@ func breakOwned(ctx context.Context, c *call) error {
 		more = more || slices.ContainsFunc(owned, func(l ownedLease) bool { return l.name == name })
 	}
 	if failed > 0 {
-		return exit{exitFailed, fmt.Errorf("%d of %d leases were not broken", failed, len(owned))}
+		return exit{status: exitFailed, err: fmt.Errorf("%d of %d leases were not broken", failed, len(owned))}
 	}
 	if more {
-		return exit{exitFailed, errors.New("there may be more leases: run break again")}
+		return exit{status: exitFailed, err: errors.New("there may be more leases: run break again")}
 	}
 	return nil
 }
@@ -130,7 +130,7 @@ func (c *call) confirm(ctx context.Context, owned []ownedLease) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	return exit{exitFailed, errors.New("nothing was broken")}
+	return exit{status: exitFailed, err: errors.New("nothing was broken")}
 }
 
 // breakOne breaks one of the leases, and says so.

@@ -10,6 +10,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"fencepost/client"
@@ -123,25 +124,32 @@ const (
 type exit struct {
 	status int
 	err    error
+	by     syscall.Signal // lockctl ends by this signal, where it can, so that a shell sees what it sees without lockctl; 0: by none
+	typed  bool           // on the terminal: those who would have got it there, were it not the command's, get it too
 }
 
 func (e exit) Error() string { return fmt.Sprint(e.err) }
 func (e exit) Unwrap() error { return e.err }
 
-func usage(format string, args ...any) error { return exit{exitUsage, fmt.Errorf(format, args...)} }
+func usage(format string, args ...any) error {
+	return exit{status: exitUsage, err: fmt.Errorf(format, args...)}
+}
 
-// run is the program; it returns the exit status.
+// run is the program; it returns the exit status, unless lockctl is to end by a signal.
 func run(ctx context.Context, args []string, out, errOut io.Writer) int {
 	err := dispatch(ctx, args, out, errOut)
 	status := statusOf(err)
 	var e exit
-	if err != nil && !(errors.As(err, &e) && e.err == nil) {
+	if own := errors.As(err, &e); err != nil && !(own && e.err == nil) {
 		said := lines.New(errOut, mostSaid, mostBytesSaid) // signals are caught by now: a pipe that nobody reads would hold it for good
 		fmt.Fprintln(said, "lockctl:", err)
 		if advice := accessAdvice(err); advice != "" {
 			fmt.Fprintln(said, "lockctl:", advice)
 		}
 		said.Close(endOfSpeech)
+	}
+	if e.by != 0 {
+		endBy(e.by, e.typed)
 	}
 	return status
 }
@@ -265,7 +273,7 @@ func (cmd command) do(ctx context.Context, c *call, args []string) error {
 			return err
 		}
 		if c.client, err = client.New(o); err != nil {
-			return exit{exitUsage, err}
+			return exit{status: exitUsage, err: err}
 		}
 	}
 	err := cmd.run(ctx, c)

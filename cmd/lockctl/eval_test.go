@@ -65,7 +65,7 @@ func TestEvalFails(t *testing.T) {
 		{"wrong key", "FENCEPOST=$KEYED FENCEPOST_KEY=fp_wrong lockctl acquire jobs/a", exitNotAllowed},
 		{"SIGTERM", late + "TERM 1 lockctl acquire -wait 1m taken", 143},
 		{"SIGINT", late + "INT 1 lockctl acquire -wait 1m taken", 130},
-		{"SIGHUP", late + "HUP 1 lockctl acquire -wait 1m taken", 1},
+		{"SIGHUP", late + "HUP 1 lockctl acquire -wait 1m taken", 129},
 		{"SIGKILL", late + "KILL 1 lockctl acquire -wait 1m taken", 1},
 		{"no room", "lockctl acquire free >/dev/full", 0}, // there is nothing to evaluate
 	} {

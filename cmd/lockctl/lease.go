@@ -290,7 +290,7 @@ func (c *call) refused(err error) error {
 	if statusOf(err) != exitNotAcquired {
 		return err
 	}
-	refusal := exit{c.conflictExit, err}
+	refusal := exit{status: c.conflictExit, err: err}
 	switch e := new(client.Error); {
 	case !errors.As(err, &e):
 	case c.quiet && (e.Code == client.CodeLocked || e.Code == client.CodeWaitTimeout):

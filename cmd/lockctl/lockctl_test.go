@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -64,6 +65,9 @@ func status(ts *testscript.TestScript, _ bool, args []string) {
 	got := 0
 	if exit != nil {
 		got = exit.ExitCode()
+		if how := exit.Sys().(syscall.WaitStatus); how.Signaled() { // as a shell has it
+			got = 128 + int(how.Signal())
+		}
 	}
 	if strconv.Itoa(got) != args[0] {
 		ts.Fatalf("the exit status is %d, want %s", got, args[0])

@@ -237,11 +237,11 @@ func doctor(ctx context.Context, c *call) error {
 	case silent == len(all) && statusOf(last) == exitNotAllowed: // it can be reached
 		return last
 	case silent == len(all):
-		return exit{exitUnreachable, fmt.Errorf("no gateway can be reached: %w", last)}
+		return exit{status: exitUnreachable, err: fmt.Errorf("no gateway can be reached: %w", last)}
 	case troubles == 1:
-		return exit{exitFailed, errors.New("1 finding")}
+		return exit{status: exitFailed, err: errors.New("1 finding")}
 	case troubles > 0:
-		return exit{exitFailed, fmt.Errorf("%d %s", troubles, plural(troubles, "finding", "findings"))}
+		return exit{status: exitFailed, err: fmt.Errorf("%d %s", troubles, plural(troubles, "finding", "findings"))}
 	}
 	return nil
 }

@@ -13,14 +13,14 @@ import (
 func main() {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	signals := make(chan os.Signal, 1)
-	for _, s := range []os.Signal{syscall.SIGINT, syscall.SIGTERM} {
+	for _, s := range []os.Signal{syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGHUP} {
 		if !signal.Ignored(s) { // as a shell has it for what it starts in the background
 			signal.Notify(signals, s)
 		}
 	}
 	go func() {
 		s := (<-signals).(syscall.Signal)
-		cancel(exit{128 + int(s), errors.New(s.String())})
+		cancel(exit{status: 128 + int(s), err: errors.New(s.String()), by: s})
 	}()
 	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
 }

@@ -2,12 +2,17 @@
 
 package main
 
-import "syscall"
+import (
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+)
 
 // Here orphans go to init: who leaves the process group escapes. docs/lockctl.md says so.
 func adoptOrphans()                      {}
 func endWithParent(*syscall.SysProcAttr) {}
-func descendants() []int                 { return nil }
+func childrenOf(int) ([]int, bool)       { return nil, false }
 
 const adopts = false
 
@@ -17,3 +22,19 @@ type seen struct {
 }
 
 func lookAt(int) seen { return seen{} }
+
+// endBy ends this process by a signal, and with typed the others of its group. It returns where that does not end it: at SIGQUIT
+// Go would write its stacks.
+func endBy(s syscall.Signal, typed bool) {
+	signal.Reset(s)
+	if s == syscall.SIGQUIT {
+		signal.Ignore(s)
+	}
+	if typed {
+		_ = syscall.Kill(0, s)
+	}
+	if s != syscall.SIGQUIT {
+		_ = syscall.Kill(os.Getpid(), s)
+		<-time.After(time.Second) // another thread may get it
+	}
+}

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"syscall"
 )
 
 const runHelp = ""
@@ -15,3 +16,5 @@ func runUnder(context.Context, *call) error {
 }
 
 func isTerminal(*os.File) bool { return false }
+
+func endBy(syscall.Signal, bool) {}

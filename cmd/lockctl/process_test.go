@@ -81,13 +81,21 @@ func startLockctl(t *testing.T, as *syscall.Credential, gateway string, out, err
 	go func() {
 		defer close(ended)
 		_ = cmd.Wait()
-		status <- cmd.ProcessState.ExitCode()
+		status <- statusFor(cmd)
 	}()
 	t.Cleanup(func() {
 		_ = cmd.Process.Kill()
 		<-ended
 	})
 	return cmd, status
+}
+
+// statusFor is a program's status as a shell has it.
+func statusFor(cmd *exec.Cmd) int {
+	if how := cmd.ProcessState.Sys().(syscall.WaitStatus); how.Signaled() {
+		return 128 + int(how.Signal())
+	}
+	return cmd.ProcessState.ExitCode()
 }
 
 // within waits for the status of a program.

@@ -10,6 +10,8 @@ import (
 	"os/signal"
 	"os/user"
 	"runtime"
+	"slices"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -27,6 +29,13 @@ type process struct {
 	paused chan wait     // gets how the command was stopped, the latest
 	tty    *os.File      // the controlling terminal; nil: none
 
+	given  bool           // the command has had the terminal
+	passed syscall.Signal // the latest that was passed on
+
+	mu     sync.Mutex
+	others map[int]bool // children of this process that were there before the command, such as those of a shell that it replaced
+	groups map[int]bool // the process groups of these and theirs, and this process's own; nil if there were none. Does not change
+
 	orphaned <-chan struct{} // closed when it is to end with lockctl's parent; nil: it is not
 }
 
@@ -37,9 +46,9 @@ func findCommand(name string) (string, error) {
 	path, err := exec.LookPath(name)
 	switch {
 	case errors.Is(err, os.ErrPermission), errors.Is(err, syscall.EISDIR):
-		return "", exit{exitNotRunnable, err}
+		return "", exit{status: exitNotRunnable, err: err}
 	case err != nil && !errors.Is(err, exec.ErrDot):
-		return "", exit{exitNotFound, err}
+		return "", exit{status: exitNotFound, err: err}
 	}
 	return path, nil
 }
@@ -48,11 +57,12 @@ func findCommand(name string) (string, error) {
 // bound to its thread from now on: should that end, so does the command.
 func startProcess(path string, args, env []string) (*process, error) {
 	p := &process{ended: make(chan wait, 1), gone: make(chan struct{}), paused: make(chan wait, 1), tty: controllingTerminal()}
+	p.noteOthers()
 	adoptOrphans()
 	attributes := &syscall.SysProcAttr{Setpgid: true}
 	endWithParent(attributes)
 	if p.readsTerminal() {
-		attributes.Foreground, attributes.Ctty = true, int(p.tty.Fd())
+		attributes.Foreground, attributes.Ctty, p.given = true, int(p.tty.Fd()), true
 	}
 	runtime.LockOSThread()
 	var err error
@@ -60,19 +70,26 @@ func startProcess(path string, args, env []string) (*process, error) {
 	signal.Ignore(syscall.SIGTTOU) // after the start: what is ignored is inherited
 	if err != nil {
 		p.restore()
-		return nil, exit{exitNotRunnable, &os.PathError{Op: "exec", Path: path, Err: err}}
+		return nil, exit{status: exitNotRunnable, err: &os.PathError{Op: "exec", Path: path, Err: err}}
 	}
 	go p.reap()
 	return p, nil
 }
 
 // reap waits for the command and for the orphans that this process has adopted, until
-// none is left.
+// none is left. Others it waits for only meanwhile, so that no zombies are left.
 func (p *process) reap() {
 	defer close(p.gone)
+	whom := -1
+	if !adopts {
+		whom = p.pid
+	}
 	for {
+		if p.groups != nil && p.reaped.Load() && len(p.children()) == 0 {
+			return
+		}
 		var status syscall.WaitStatus
-		pid, err := syscall.Wait4(-1, &status, syscall.WUNTRACED, nil)
+		pid, err := syscall.Wait4(whom, &status, syscall.WUNTRACED, nil)
 		switch {
 		case err == syscall.EINTR:
 		case err != nil: // ECHILD: none is left
@@ -89,8 +106,56 @@ func (p *process) reap() {
 		case pid == p.pid:
 			p.reaped.Store(true)
 			p.ended <- status
+		case !status.Stopped():
+			p.mu.Lock()
+			delete(p.others, pid) // the id may be another's now
+			p.mu.Unlock()
 		}
 	}
+}
+
+// noteOthers notes who is a child of this process already, and must be left alone.
+func (p *process) noteOthers() {
+	children, _ := childrenOf(os.Getpid())
+	if len(children) == 0 {
+		return
+	}
+	p.others, p.groups = map[int]bool{}, map[int]bool{syscall.Getpgrp(): true}
+	for _, pid := range children {
+		p.others[pid] = true
+	}
+	for _, pid := range withDescendants(children) {
+		if group, err := syscall.Getpgid(pid); err == nil {
+			p.groups[group] = true
+		}
+	}
+}
+
+// children returns the children of this process that belong to the command: itself, and its orphans. Those of others are
+// known by their process groups, in which nothing of the command is.
+func (p *process) children() []int {
+	all, _ := childrenOf(os.Getpid())
+	if p.groups == nil {
+		return all
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.DeleteFunc(all, func(pid int) bool {
+		group, err := syscall.Getpgid(pid)
+		return p.others[pid] || err == nil && p.groups[group]
+	})
+}
+
+// descendants returns the ids of all of the command that is found.
+func (p *process) descendants() []int { return withDescendants(p.children()) }
+
+// withDescendants adds to processes all that descends from them.
+func withDescendants(all []int) []int {
+	for i := 0; i < len(all); i++ {
+		more, _ := childrenOf(all[i])
+		all = append(all, more...)
+	}
+	return all
 }
 
 // signalGroup sends a signal to the command's group. Once the command was waited for, the
@@ -106,7 +171,7 @@ func (p *process) signalGroup(s syscall.Signal) {
 // signalled by this user.
 func (p *process) signal(s syscall.Signal) (refused []int) {
 	p.signalGroup(s)
-	for _, pid := range descendants() {
+	for _, pid := range p.descendants() {
 		group, err := syscall.Getpgid(pid)
 		if err != nil {
 			continue
@@ -148,6 +213,7 @@ type ending struct {
 	say   func(text string)
 	begun time.Time // when SIGKILL was sent first
 	named map[int]bool
+	blind bool // it was said that not all can be found
 }
 
 // terminate asks all to end.
@@ -162,9 +228,13 @@ func (e *ending) kill() (again time.Duration) {
 	}
 	e.name(e.p.signal(syscall.SIGKILL), "it belongs to another user")
 	since := now.Sub(e.begun)
+	if _, seen := childrenOf(os.Getpid()); since >= soon && !seen && adopts && !e.blind {
+		e.blind = true
+		e.say("something that has left the command's process group can't be ended: without /proc it is not found. It may run on without the lock")
+	}
 	if since >= soon {
 		var asleep []int
-		for _, pid := range descendants() {
+		for _, pid := range e.p.descendants() {
 			if lookAt(pid).state == 'D' {
 				asleep = append(asleep, pid)
 			}

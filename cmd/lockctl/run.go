@@ -92,7 +92,7 @@ func runUnder(ctx context.Context, c *call) error {
 	if ctx.Err() != nil { // it came just before
 		return context.Cause(ctx)
 	}
-	p, err := startProcess(path, c.args[1:], env)
+	p, err := startUnder(l, path, c.args[1:], env)
 	if err != nil {
 		return err
 	}
@@ -116,15 +116,23 @@ func runUnder(ctx context.Context, c *call) error {
 	}
 	said.end()
 	if lost := l.Context(); !errors.Is(context.Cause(lost), client.ErrReleased) {
-		return exit{exitLost, fmt.Errorf("%s: the command was ended: %w", l.Name(), context.Cause(lost))}
+		return exit{status: exitLost, err: fmt.Errorf("%s: the command was ended: %w", l.Name(), context.Cause(lost))}
 	}
 	if errors.Is(err, client.CodeLeaseLost) {
-		return exit{exitLost, fmt.Errorf("%s: the lease was lost while the command ran: %w", l.Name(), err)}
+		return exit{status: exitLost, err: fmt.Errorf("%s: the lease was lost while the command ran: %w", l.Name(), err)}
 	}
 	if status.Signaled() {
-		return exit{status: 128 + int(status.Signal())}
+		return p.endedBy(status.Signal())
 	}
 	return exit{status: status.ExitStatus()}
+}
+
+// startUnder starts a command unless its lease is gone: who asks for it, or the machine, may have stood still since the grant.
+func startUnder(l *client.Lease, path string, args, env []string) (*process, error) {
+	if err := l.Err(); err != nil {
+		return nil, exit{status: exitLost, err: fmt.Errorf("%s: the command was not started: %w", l.Name(), err)}
+	}
+	return startProcess(path, args, env)
 }
 
 // errOrphaned is why a command is ended with -with-parent.
@@ -155,7 +163,7 @@ func followParent(ctx context.Context) (context.Context, <-chan struct{}, func()
 			}
 		}
 		close(orphaned)
-		cancel(exit{128 + int(syscall.SIGTERM), errOrphaned})
+		cancel(exit{status: 128 + int(syscall.SIGTERM), err: errOrphaned})
 	}()
 	return ctx, orphaned, func() { end(); cancel(nil) }, nil
 }

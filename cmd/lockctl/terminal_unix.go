@@ -47,13 +47,32 @@ func (p *process) inForeground() bool {
 // In a pipe its neighbours may need it first.
 func (p *process) readsTerminal() bool { return p.inForeground() && isTerminal(os.Stdin) }
 
+// giveTerminal has the command get what is typed.
+func (p *process) giveTerminal() {
+	setForeground(p.tty, p.pid)
+	p.given = true
+}
+
+// endedBy says how lockctl is to end after a command that ended by a signal. One that the command got alone because it had the
+// terminal was meant for all who were started there, such as the script: that goes on otherwise.
+func (p *process) endedBy(s syscall.Signal) exit {
+	e := exit{status: 128 + int(s)}
+	switch s {
+	case syscall.SIGINT, syscall.SIGQUIT, syscall.SIGHUP:
+		e.by, e.typed = s, p.given && p.passed != s
+	case syscall.SIGTERM:
+		e.by = s
+	}
+	return e
+}
+
 // resume has a stopped command go on: all that it does while it is stopped is to hold the
 // lock. One that waits for the terminal gets it if it is this process's to give; else the
 // channel says when to try again.
 func (p *process) resume(why wait) (again <-chan time.Time) {
 	if s := why.StopSignal(); s == syscall.SIGTTIN || s == syscall.SIGTTOU {
 		if p.inForeground() {
-			setForeground(p.tty, p.pid)
+			p.giveTerminal()
 		}
 		if p.tty == nil || foregroundOf(p.tty) != p.pid {
 			return time.After(lookForeground)
@@ -70,9 +89,10 @@ func (p *process) forward(s syscall.Signal) {
 		return
 	case syscall.SIGCONT:
 		if p.readsTerminal() { // the shell's fg
-			setForeground(p.tty, p.pid)
+			p.giveTerminal()
 		}
 	}
+	p.passed = s
 	p.signalGroup(s)
 	switch s {
 	case syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM:
