@@ -127,7 +127,7 @@ func TestGuardMakesADeleteWait(t *testing.T) {
 	})
 }
 
-// A guard that comes while a turn ends the lease waits for it, and is refused. Nobody else is held up by that.
+// A guard that comes while a turn ends the lease waits for it, and is refused. Nobody else is held up by that: on MariaDB once it is rolled back.
 func TestGuardWaitsForTheEnd(t *testing.T) {
 	onBoth(t, func(t *testing.T, b *guardBase) {
 		for i, level := range []stdsql.IsolationLevel{stdsql.LevelReadCommitted, stdsql.LevelRepeatableRead} {
@@ -150,7 +150,10 @@ func TestGuardWaitsForTheEnd(t *testing.T) {
 			if state, _ := guardState(err); b.mysql || level == stdsql.LevelReadCommitted || state != "40001" {
 				b.refuses(err, notHeld)
 			}
-			b.granted(token+1, "orders/42", 3600) // the refused transaction is still open
+			if b.mysql { // its lock on the row that is gone becomes one on the gap when the row is purged
+				_ = tx.Rollback()
+			}
+			b.granted(token+1, "orders/42", 3600) // on PostgreSQL the refused transaction is still open
 			b.ends([]int64{token + 1}, token+1)
 			_ = tx.Rollback()
 		}

@@ -43,6 +43,9 @@ create or replace view leases as
 -- names' leases are inserted. The second locks by the primary key: through an index it would lock
 -- gaps as well. The lock is what counts: a gateway that can't delete the row grants the
 -- name to nobody. UTC_TIMESTAMP is the time of the call, also after the lock was waited for.
+--
+-- Who has waited for a row that was deleted is refused, and is left with a lock on it that becomes one on the gap when the row is
+-- purged: that keeps new leases out until the transaction ends. Nothing here gives a lock back; the error asks for a rollback.
 create /*M! or replace */ function /*!80029 if not exists */ guard(lock_name blob, fencing_token bigint) returns datetime(6)
     not deterministic reads sql data sql security definer
 begin
