@@ -148,8 +148,8 @@ func OnLeaseID(f func(public string)) Option { return func(a *acquisition) { a.a
 func OnNotice(f func(Notice)) Option { return func(a *acquisition) { a.noticed = f } }
 
 // Acquire waits in the queue for a lease until it is granted, the context ends, or what
-// Wait allows is over (CodeWaitTimeout). Gateways that don't answer are asked again; when
-// none has answered for as long as Options.Patience it gives up with ErrUnreachable. A
+// Wait allows is over (CodeWaitTimeout). What one gateway does not serve the others are asked for; when
+// none has served it for as long as Options.Patience it gives up with ErrUnreachable, or with what a gateway refused it for. A
 // lease has to be released: the end of the context ends the wait, and not the lease (Do ends
 // with its context). What a failed acquire may have been granted is released meanwhile, and
 // before Client.Close returns.
@@ -159,7 +159,7 @@ func (c *Client) Acquire(ctx context.Context, name string, options ...Option) (*
 
 // TryAcquire is Acquire without waiting for others: if somebody holds the lock, or waits
 // for it, it returns an *Error with CodeLocked, which says who. Gateways that don't answer
-// are asked again all the same.
+// are asked again all the same; what all refuse is returned.
 func (c *Client) TryAcquire(ctx context.Context, name string, options ...Option) (*Lease, error) {
 	return c.acquire(ctx, context.WithoutCancel(ctx), name, false, options)
 }
@@ -233,7 +233,10 @@ func (c *Client) acquire(ctx, parent context.Context, name string, waits bool, o
 
 // call makes the request, and says what can't be asked.
 func (a *acquisition) call(names []string) (r call, err error) {
-	r = call{method: http.MethodPost, path: "/locks", stream: a.attached}
+	r = call{kind: toAsk, method: http.MethodPost, path: "/locks", stream: a.attached}
+	if a.waits {
+		r.kind = toWait
+	}
 	for _, name := range names {
 		if r.path, err = pathOf("/locks/", name); err != nil {
 			return r, err
@@ -273,14 +276,13 @@ func (q *acquiring) run(ctx, parent context.Context) (*Lease, error) {
 		if err == nil {
 			return l, nil
 		}
-		if !errors.As(err, new(*untrusted)) { // of which nothing was sent
-			q.uncertain = unanswered(err) || errors.Is(err, CodeReplaced)
+		q.doubts(err)
+		if ctx.Err() != nil {
+			return nil, q.retry.ended(ctx, err)
 		}
-		pause := q.retry.after(err)
+		pause, next := q.retry.after(q.call.kind, err), q.call.kind.fate(err)
 		e := refusal(err)
 		switch {
-		case ctx.Err() != nil:
-			return nil, ended(ctx, err)
 		case errors.Is(err, ErrExpired), errors.Is(err, CodeReplaced) && q.leaseID == "":
 			// It stood still between asking and being answered, or a gateway did that had
 			// an earlier request of this acquire: only that has the same lease id.
@@ -296,11 +298,11 @@ func (q *acquiring) run(ctx, parent context.Context) (*Lease, error) {
 			pause = 0
 		case e != nil && e.Code == CodeInvalidRequest && e.Field == "wait_ms" && perRequest > time.Second:
 			perRequest, pause = perRequest/2, 0
-		case unanswered(err):
+		case next.patient():
 			if pause = min(pause, q.retry.left()); q.waits && q.remaining(ctx) <= 0 {
-				return nil, fmt.Errorf("%w: %w", ErrUnreachable, err)
+				return nil, q.retry.givenUp(err)
 			}
-		case !q.waits || !worthWaiting(e) || q.remaining(ctx) <= 0:
+		case next == final || q.remaining(ctx) <= 0:
 			return nil, err
 		case e.Code == CodeWaitTimeout:
 			q.retry.answered()
@@ -310,7 +312,7 @@ func (q *acquiring) run(ctx, parent context.Context) (*Lease, error) {
 			pause = min(pause, q.remaining(ctx))
 		}
 		if !sleep(ctx, pause) {
-			return nil, ended(ctx, err)
+			return nil, q.retry.ended(ctx, err)
 		}
 		if err := q.retry.exhausted(err); err != nil {
 			return nil, err
@@ -318,13 +320,16 @@ func (q *acquiring) run(ctx, parent context.Context) (*Lease, error) {
 	}
 }
 
-// worthWaiting reports whether the same request may be granted later.
-func worthWaiting(e *Error) bool {
-	switch e.Code {
-	case CodeLocked, CodeWaitTimeout, CodeTooManyRequests, CodeQuarantined:
-		return true
+// doubts notes whether a request may have been granted without our knowing. A gateway that refuses to ask its store says
+// nothing of the requests before.
+func (q *acquiring) doubts(err error) {
+	switch o := outcomeOf(err); {
+	case errors.As(err, new(*untrusted)): // of which nothing was sent
+	case untold(err), errors.Is(err, CodeReplaced):
+		q.uncertain = true
+	case o == noError, o == lostLease, o == heldLock:
+		q.uncertain = false
 	}
-	return false
 }
 
 // remaining returns how long it may wait for others from now on.
@@ -365,7 +370,7 @@ func (q *acquiring) once(ctx, parent context.Context, wait, within time.Duration
 		}
 		return g.isOf(q.call.leaseID)
 	}
-	a, err := q.c.ask(ctx, q.call, wait+within)
+	a, err := q.c.ask(ctx, q.retry.turn, q.call, wait+within)
 	if err != nil {
 		return nil, err
 	}

@@ -48,15 +48,14 @@ type stream struct {
 	close  context.CancelFunc
 }
 
-// open sends a call that is answered with a stream, which ctx bounds. The stream has to begin
+// open sends a call to the gateway of a turn that is answered with a stream, which ctx bounds. The stream has to begin
 // within a time: a gateway says something at once, be it a comment.
-func (c *Client) open(ctx context.Context, r call, within time.Duration) (*stream, error) {
-	turn := c.current.Load()
+func (c *Client) open(ctx context.Context, turn uint32, r call, within time.Duration) (*stream, error) {
 	streaming, cancel := context.WithCancel(ctx)
 	unbegun := time.AfterFunc(within, cancel)
 	s, err := c.begins(streaming, turn, r)
 	unbegun.Stop()
-	c.judge(ctx, turn, err)
+	c.judge(ctx, turn, r.kind, err)
 	if err != nil {
 		cancel()
 		return nil, err
@@ -146,12 +145,12 @@ func (s *stream) word(ctx context.Context, within time.Duration, shortened <-cha
 	select {
 	case e, ok := <-s.events:
 		if !ok {
-			s.c.judge(ctx, s.turn, s.err)
+			s.c.judge(ctx, s.turn, toWait, s.err)
 			return e, s.err
 		}
 		return e, nil
 	case <-timer.C:
-		s.c.judge(ctx, s.turn, errSilent)
+		s.c.judge(ctx, s.turn, toWait, errSilent)
 		return event{}, errSilent
 	case <-shortened:
 		return event{}, errShortened
@@ -178,7 +177,7 @@ func (q *acquiring) attach(ctx, parent context.Context, within time.Duration) (*
 	streaming, cancel := context.WithCancel(q.c.lastingFor(parent)) // the stream outlives this call
 	stop := context.AfterFunc(ctx, cancel)
 	defer stop()
-	s, err := q.c.open(streaming, q.call, within)
+	s, err := q.c.open(streaming, q.retry.turn, q.call, within)
 	if doubtful(err) {
 		q.doubted = min(q.doubted+1, maxAttempts) // as many as may be under way
 	}
@@ -210,6 +209,7 @@ func (q *acquiring) attach(ctx, parent context.Context, within time.Duration) (*
 			default:
 				l.silence = millis(g.RenewIn) + max(millis(g.RenewIn)/8, minSlack)
 				l.claim = q.call
+				l.claim.kind = toRenew
 				again := q.acquireRequest
 				again.Limit, again.Permits = 0, 0 // as it has by then: see SetLimit and KeepPermits. It adds no name: that would be a reader
 				again.Owner = ""                  // it may be another one by then: see Labels
@@ -229,6 +229,7 @@ func (q *acquiring) attach(ctx, parent context.Context, within time.Duration) (*
 	cancel()
 	if s != nil {
 		q.retry.broken()
+		q.c.judge(ctx, s.turn, q.call.kind, err) // it may be told by an event
 	}
 	return nil, err
 }
@@ -314,7 +315,7 @@ func (l *Lease) takeOver(ctx context.Context, one *attempt) error {
 	var g granted
 	r := l.claim
 	r.read = g.lease(l.held())
-	if _, err := l.c.ask(ctx, r, longestAttachedWait); err != nil {
+	if _, err := l.c.ask(ctx, l.c.current.Load(), r, longestAttachedWait); err != nil {
 		return err
 	}
 	if g.Token != l.Token() { // the store had forgotten it

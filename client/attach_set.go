@@ -10,7 +10,7 @@ import (
 // that its gateway had no answer from. It then replaces the stream that was granted after it was sent.
 // What any other refusal says is done, or is not.
 func doubtful(err error) bool {
-	if err == nil || !unanswered(err) {
+	if !untold(err) {
 		return false
 	}
 	var never *net.OpError
@@ -93,7 +93,7 @@ func (l *Lease) openAgain() (*stream, error) {
 	body := r.body.(acquireRequest)
 	body.Names = names
 	r.body = body
-	s, err := l.c.open(l.kept, r, longestAttachedWait)
+	s, err := l.c.open(l.kept, l.c.current.Load(), r, longestAttachedWait)
 	for err == nil {
 		var e event
 		if e, err = s.next(l.kept, silence); err != nil {

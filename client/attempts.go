@@ -41,14 +41,15 @@ type attempts struct {
 	c     *Client
 	ctx   context.Context
 	end   context.CancelFunc
-	final func(*attempt) bool // whether nobody has to be asked after one that has ended
-	open  []*attempt          // oldest first
+	late  func(*stream) // is given a stream that was granted late
+	open  []*attempt    // oldest first
 	ended chan *attempt
 }
 
-// attempts returns those of a request, which end with ctx. final says after which none follows.
-func (c *Client) attempts(ctx context.Context, final func(*attempt) bool) *attempts {
-	t := &attempts{c: c, final: final, ended: make(chan *attempt)}
+// attempts returns those of a request, which end with ctx. late is given a stream that one of them was granted late:
+// it is no answer.
+func (c *Client) attempts(ctx context.Context, late func(*stream)) *attempts {
+	t := &attempts{c: c, late: late, ended: make(chan *attempt)}
 	t.ctx, t.end = context.WithCancel(ctx)
 	return t
 }
@@ -105,10 +106,13 @@ func (t *attempts) next(within time.Duration, sooner <-chan struct{}) (*attempt,
 			if one.err == nil && one.stream == nil {
 				one.err = one.call.accept(one.answer)
 			}
-			if t.final(one) {
+			switch {
+			case one.stream != nil && one.late:
+				t.late(one.stream)
+			case one.call.kind.fate(one.err) == final:
 				return one, nil
 			}
-			t.c.judge(t.ctx, one.turn, one.err)
+			t.c.judge(t.ctx, one.turn, one.call.kind, one.err)
 			if !one.late {
 				return nil, one.err
 			}
@@ -130,7 +134,7 @@ func (t *attempts) overdue() error {
 	}
 	t.leave(newest)
 	err := t.about(fmt.Errorf("no answer after %s", t.c.now().since(t.open[0].sent).Round(time.Millisecond)))
-	t.c.judge(t.ctx, newest.turn, err)
+	t.c.judge(t.ctx, newest.turn, newest.call.kind, err)
 	return err
 }
 

@@ -50,11 +50,12 @@ type Options struct {
 	// most 256 bytes.
 	Owner string
 
-	// Patience is how long gateways may fail to answer before a call gives up with
+	// Patience is how long gateways may fail to serve a call before it gives up with
 	// ErrUnreachable, from when the first request was sent that failed. After a share
-	// of it, 3 s at most, without an answer the next gateway is asked. Default: 15 s. A client that
-	// was never answered gives up at once where it can't trust the certificate of any gateway: asking
-	// again mends none. Later it goes on, as a certificate may be being replaced.
+	// of it, 3 s at most, without an answer the next gateway is asked; so it is after what another one may not answer, as the
+	// table in docs/clients.md says. Default: 15 s. A call gives up at once where no gateway lets this client in: all refuse its
+	// key, or are no gateways, and none has served the call before (a release goes on), or this client was never answered and
+	// can't trust the certificate of any. Later it goes on, as a key or a certificate may be being replaced.
 	Patience time.Duration
 
 	// Key is sent to gateways that have keys. It goes to every one of the addresses, over
@@ -226,6 +227,7 @@ func (c *Client) goes(f func()) bool {
 
 // call is a request to whichever gateway.
 type call struct {
+	kind         kind
 	method, path string // the path with its query
 	leaseID      string
 	patience     time.Duration // in place of Options.Patience; 0: that
@@ -243,17 +245,16 @@ type answer struct {
 	sent     instant // before the request was sent
 }
 
-// ask sends a call once, to the gateway that answered last. After an error of which
-// unanswered is true the next call goes to the next gateway.
-func (c *Client) ask(ctx context.Context, r call, timeout time.Duration) (answer, error) {
+// ask sends a call once, to the gateway of a turn. After an error that another gateway may not have the next call
+// goes to the next one.
+func (c *Client) ask(ctx context.Context, turn uint32, r call, timeout time.Duration) (answer, error) {
 	limited, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	turn := c.current.Load()
 	a, err := c.exchange(limited, turn, r)
 	if err == nil {
 		err = r.accept(a)
 	}
-	c.judge(ctx, turn, err)
+	c.judge(ctx, turn, r.kind, err)
 	return a, err
 }
 
@@ -272,10 +273,17 @@ func (c *Client) exchange(ctx context.Context, turn uint32, r call) (answer, err
 }
 
 // judge goes on to the next gateway after an error that another one may not have, unless
-// the caller has ended the call, or another call has gone on already.
-func (c *Client) judge(ctx context.Context, turn uint32, err error) {
-	if err != nil && unanswered(err) && ctx.Err() == nil {
+// the caller has ended the call, or another call has gone on already. Where nothing was answered the next request gets
+// a connection of its own: what has broken one that was idle may have broken all of them, in silence.
+func (c *Client) judge(ctx context.Context, turn uint32, k kind, err error) {
+	if ctx.Err() != nil {
+		return
+	}
+	if f := k.fate(err); f != final && f != stay {
 		c.current.CompareAndSwap(turn, turn+1)
+	}
+	if worth(err) == 0 && untold(err) {
+		c.http.CloseIdleConnections()
 	}
 }
 
@@ -317,7 +325,7 @@ func (c *Client) send(ctx context.Context, turn uint32, r call) (*http.Response,
 	case err == nil:
 		c.heard.Store(true)
 	case errors.As(err, &bad):
-		err = &untrusted{c.gateway(turn), err}
+		err = &untrusted{err}
 	}
 	return response, sent, err
 }

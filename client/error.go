@@ -131,7 +131,8 @@ var (
 	ErrUnknown = errors.New("the lease could not be renewed in time: it is unknown whether it is still held")
 
 	// ErrUnreachable is wrapped by what is returned when no gateway could answer for as
-	// long as Options.Patience, or may be trusted.
+	// long as Options.Patience, or may be trusted. Where one has refused the call by a code that another one might not
+	// have (CodeUnauthenticated, CodeForbidden, CodeMisdirected, CodeTooManyRequests) that is returned instead.
 	ErrUnreachable = errors.New("no gateway could answer")
 
 	// ErrExpired is returned by an acquire whose lease had run out before its answer was read:
@@ -174,12 +175,9 @@ func ended(ctx context.Context, err error) error {
 	return fmt.Errorf("%w: %w", cause, err)
 }
 
-// untrusted is an attempt that nothing was sent with: the certificate of the gateway of that number is of no authority that is
+// untrusted is an attempt that nothing was sent with: the certificate of the gateway is of no authority that is
 // trusted, or for another name, or not valid now.
-type untrusted struct {
-	gateway int
-	err     error
-}
+type untrusted struct{ err error }
 
 func (e *untrusted) Error() string { return e.err.Error() }
 func (e *untrusted) Unwrap() error { return e.err }
@@ -191,23 +189,4 @@ func refusal(err error) *Error {
 		return e
 	}
 	return nil
-}
-
-// unanswered reports whether nothing is known of what a request has done, or the gateway
-// can't serve at all: another one, or the same one later, may know more.
-func unanswered(err error) bool {
-	if errors.Is(err, ErrExpired) {
-		return false
-	}
-	e := refusal(err)
-	if e == nil {
-		return true
-	}
-	switch e.Code {
-	case CodeUnavailable, CodeClockSkew, CodeNotReplicated, CodeDraining:
-		return true
-	case "":
-		return e.Status >= 500
-	}
-	return false
 }

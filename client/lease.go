@@ -311,13 +311,7 @@ func (l *Lease) renew(t *attempts, first time.Duration) {
 // that it is lost. A stream that was granted late is no such answer: all that it says counts from when
 // it was asked for, which may be longer ago than the lease lives.
 func (l *Lease) attempts() *attempts {
-	return l.c.attempts(l.kept, func(one *attempt) bool {
-		if one.stream != nil && one.late {
-			l.c.goes(func() { l.overhear(one.stream) })
-			return false
-		}
-		return one.err == nil || errors.Is(one.err, CodeLeaseLost)
-	})
+	return l.c.attempts(l.kept, func(s *stream) { l.c.goes(func() { l.overhear(s) }) })
 }
 
 // pause waits before a renewal, less if the lease was shortened meanwhile or is over. It returns the
@@ -364,7 +358,7 @@ func (l *Lease) renewOnce(t *attempts) error {
 			if l.next != nil { // its gateway renews the lease
 				return nil
 			}
-			if one, _ = t.next(min(retry.after(err), max(l.left()/3, minBackoff/5)), nil); l.ended() {
+			if one, _ = t.next(min(retry.after(toRenew, err), max(l.left()/3, minBackoff/5)), nil); l.ended() {
 				return err
 			}
 		}
@@ -401,12 +395,13 @@ func (l *Lease) ask(t *attempts, within time.Duration) (*attempt, error) {
 		return nil, err
 	}
 	one.call = r
+	one.call.kind = toRenew
 	t.start(one, l.reclaim)
 	return t.next(within, nil)
 }
 
 // reclaim takes a lease over that hangs on a stream which is of no use any more. A refusal of that, but
-// for a loss, keeps nobody from renewing it. That one of several names was released, and not by this
+// for a loss or one that another gateway may not give, keeps nobody from renewing it. That one of several names was released, and not by this
 // client meanwhile, is no loss yet: the renewal says which.
 func (l *Lease) reclaim(ctx context.Context, one *attempt) error {
 	if !l.detached.Load() {
@@ -414,7 +409,7 @@ func (l *Lease) reclaim(ctx context.Context, one *attempt) error {
 	}
 	names := len(l.held())
 	err := l.takeOver(ctx, one)
-	if err == nil || unanswered(err) {
+	if err == nil || toAsk.fate(err).patient() {
 		return err
 	}
 	if errors.Is(err, CodeLeaseLost) && (refusal(err).Reason != ReasonReleased || names == 1 || l.fewerThan(names, err)) {
@@ -425,9 +420,9 @@ func (l *Lease) reclaim(ctx context.Context, one *attempt) error {
 
 // Release lets go of the lease: its context is cancelled, and others may have the lock.
 // It may be called twice. nil means that the lease was held until now. An *Error with
-// CodeLeaseLost means that it had been lost before. ErrUnreachable means that nobody could
-// be told, so that the lease ends by its TTL. After anything but nil and CodeLeaseLost
-// another call tries again. It takes 5 s at most, and 2 s more if the context ends meanwhile:
+// CodeLeaseLost means that it had been lost before. ErrUnreachable, and a refusal that all gateways give, such as
+// CodeUnauthenticated, mean that nobody could be told, so that the lease ends by its TTL. After anything but nil and
+// CodeLeaseLost another call tries again. It asks one gateway after the other, for 5 s at most, and 2 s more if the context ends meanwhile:
 // a lease is released although the context has ended, as in a deferred call. With AtLeast
 // others may have the lock only when that time is over.
 func (l *Lease) Release(ctx context.Context) error {
@@ -467,6 +462,6 @@ func (l *Lease) release(ctx context.Context) error {
 		if left := l.leftOfLeast(); left > 0 {
 			return l.leave(limited, patience, left)
 		}
-		return l.c.release(limited, patience, l.id, l.held())
+		return l.c.release(limited, cmp.Or(patience, min(timeout, l.c.options.Patience)), l.id, l.held())
 	})
 }

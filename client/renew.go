@@ -11,8 +11,8 @@ import (
 
 // Release lets go of the names of a lease id, whoever acquired them. nil means that the
 // lease was held until now, or was released with this lease id before; an *Error with
-// CodeLeaseLost that it was lost. It asks until a gateway answers, the context ends, or
-// Options.Patience is over (ErrUnreachable). After the context's end it asks for another two
+// CodeLeaseLost that it was lost. It asks one gateway after the other until one has done it or says why not (400, 409, 412),
+// the context ends, or Options.Patience is over: ErrUnreachable, or what a gateway refused it for. After the context's end it asks for another two
 // seconds at most, also where the context had ended before: so a deferred release works. Of a
 // Lease of this client the names are gone from then on, as far as others are left: those stay held.
 func (c *Client) Release(ctx context.Context, leaseID string, names ...string) error {
@@ -29,10 +29,10 @@ func (c *Client) Release(ctx context.Context, leaseID string, names ...string) e
 // outlive has a release tried again if the context's end has kept it from being heard.
 func outlive(ctx context.Context, release func(ctx context.Context, patience time.Duration) error) error {
 	err := release(ctx, 0)
-	if err == nil || !unanswered(err) || ctx.Err() == nil {
+	if toRelease.fate(err) == final || ctx.Err() == nil {
 		return err
 	}
-	if err = release(context.WithoutCancel(ctx), endedReleaseTimeout); err != nil && unanswered(err) {
+	if err = release(context.WithoutCancel(ctx), endedReleaseTimeout); toRelease.fate(err) != final {
 		return ended(ctx, err)
 	}
 	return err
@@ -47,7 +47,7 @@ func (c *Client) release(ctx context.Context, patience time.Duration, leaseID st
 	if len(names) > 1 {
 		path += "?" + url.Values{"name": names}.Encode()
 	}
-	if _, err = c.insist(ctx, call{method: http.MethodDelete, path: path, leaseID: leaseID, patience: patience, read: done}); err != nil {
+	if _, err = c.insist(ctx, call{kind: toRelease, method: http.MethodDelete, path: path, leaseID: leaseID, patience: patience, read: done}); err != nil {
 		return unheard(err)
 	}
 	return nil
@@ -109,7 +109,7 @@ func (c *Client) renewNames(ctx context.Context, leaseID string, names []string,
 
 // unheard has an error say that no gateway could be told, where none could.
 func unheard(err error) error {
-	if unanswered(err) && !errors.Is(err, ErrUnreachable) {
+	if untold(err) && !errors.Is(err, ErrUnreachable) {
 		return fmt.Errorf("%w: %w", ErrUnreachable, err)
 	}
 	return err
@@ -182,7 +182,7 @@ func (l *Lease) keepSlots(n int) {
 
 // renewalCall is the request of a renewal, whose answer g is to have.
 func renewalCall(g *granted, id string, names []string, body renewRequest) (r call, err error) {
-	r = call{method: http.MethodPut, leaseID: id, read: g.lease(names)}
+	r = call{kind: toRelease, method: http.MethodPut, leaseID: id, read: g.lease(names)}
 	if r.path, err = pathOfNames(names); err != nil {
 		return r, err
 	}

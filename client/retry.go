@@ -11,22 +11,26 @@ import (
 type retry struct {
 	c        *Client
 	patience time.Duration
-	asked    instant // when the last request was sent
-	failed   int     // attempts in a row that were not answered
-	failing  instant // since when, if there are any: when the first was sent
+	turn     uint32  // to which gateway the last request was sent
+	asked    instant // when
+	failed   int     // attempts in a row that were not served
+	failing  instant // since when, as far as the patience bounds them: when the first was sent
 	backoff  time.Duration
 
-	untrusted map[int]bool // the gateways of the attempts in a row whose certificates are not trusted
+	best    error        // what says most of those in a row that the patience bounds
+	waited  error        // the last refusal that the call has waited after
+	served  bool         // a gateway has served the call, or began to
+	refused map[int]bool // the gateways that refuse what will not come while it is asked again
 }
 
 func (c *Client) newRetry() *retry {
 	return &retry{c: c, patience: c.options.Patience, backoff: minBackoff}
 }
 
-// begin notes that a request is sent now, and returns how long its answer may take: a share of
+// begin notes that a request is sent now, to the gateway of r.turn, and returns how long its answer may take: a share of
 // the patience, so that each gateway can be asked before it is over.
 func (r *retry) begin() (within time.Duration) {
-	r.asked = r.c.now()
+	r.asked, r.turn = r.c.now(), r.c.current.Load()
 	return min(answerTimeout, r.left()/time.Duration(max(1, len(r.c.options.Addresses)-r.failed)))
 }
 
@@ -45,87 +49,111 @@ func (r *retry) beginWait(waits bool) (wait, within time.Duration) {
 	return min(waitPerRequest, r.patience-gateways*within), within
 }
 
-// after returns how long to wait after an error before the next attempt. What could not
-// be answered is asked of the next gateway at once, until each has been asked in vain;
-// after that the pauses grow. A gateway's Retry-After is obeyed; that of one that can't answer
-// as far as it is no longer than the longest pause, for it may be a proxy's, and others may be
-// back sooner.
-func (r *retry) after(err error) time.Duration {
-	if r.noteTrust(err); r.hopeless() {
+// after returns how long to wait after an error of a call before the next attempt. What another gateway may not
+// say is asked of the next one at once, until each has been asked in vain; after that the pauses grow. A
+// Retry-After is obeyed; where the patience bounds the call, as far as it is no longer than the longest pause, for it
+// may be a proxy's, and others may be back sooner, and so that there is another attempt.
+func (r *retry) after(k kind, err error) time.Duration {
+	f := k.fate(err)
+	if r.note(f, err); r.hopeless() {
 		return 0
 	}
-	if !unanswered(err) {
+	if f == final || f == stay {
 		r.failed = 0
-	} else {
-		if r.failed == 0 {
-			r.failing = r.asked
-		}
-		if r.failed++; r.failed%len(r.c.options.Addresses) != 0 {
-			return 0
-		}
+	} else if r.failed++; r.failed%len(r.c.options.Addresses) != 0 {
+		return 0
 	}
 	pause := jitter(r.backoff)
 	r.backoff = min(2*r.backoff, maxBackoff)
-	if e := refusal(err); e != nil {
-		told := e.RetryAfter
-		if unanswered(err) {
-			told = min(told, maxBackoff)
-		}
-		pause = max(pause, told+jitter(minBackoff))
+	if e := refusal(err); e != nil && f.patient() {
+		pause = max(pause, min(e.RetryAfter, maxBackoff)+jitter(minBackoff))
+	} else if e != nil {
+		return max(pause, e.RetryAfter+jitter(minBackoff))
 	}
-	return pause
+	return min(pause, max(r.left()/2, minBackoff))
 }
 
-// noteTrust notes whether an attempt failed for the gateway's certificate.
-func (r *retry) noteTrust(err error) {
-	bad := new(untrusted)
-	if !errors.As(err, &bad) {
-		r.untrusted = nil
+// note notes what an attempt came to.
+func (r *retry) note(f fate, err error) {
+	if !f.patient() {
+		r.failing, r.best, r.refused = instant{}, nil, nil
+		r.served = r.served || f == stay
+		if refusal(err) != nil {
+			r.waited = err
+		}
 		return
 	}
-	if r.untrusted == nil {
-		r.untrusted = map[int]bool{}
+	if r.failing == (instant{}) {
+		r.failing = r.asked
 	}
-	r.untrusted[bad.gateway] = true
+	if r.best == nil || worth(err) >= worth(r.best) {
+		r.best = err
+	}
+	if f == others && !r.served || errors.As(err, new(*untrusted)) && !r.c.heard.Load() {
+		if r.refused == nil {
+			r.refused = map[int]bool{}
+		}
+		r.refused[r.c.gateway(r.turn)] = true
+	} else {
+		delete(r.refused, r.c.gateway(r.turn))
+	}
 }
 
-// hopeless reports whether no gateway will be trusted: none is, and this client was never answered.
-func (r *retry) hopeless() bool {
-	return len(r.untrusted) == len(r.c.options.Addresses) && !r.c.heard.Load()
+// hopeless reports whether no gateway will serve the call: all refuse it, or can't be trusted and have never been heard.
+func (r *retry) hopeless() bool { return len(r.refused) == len(r.c.options.Addresses) }
+
+// told returns what says most of why a call was not served.
+func (r *retry) told(err error) error {
+	if r.best != nil {
+		return r.best
+	}
+	return err
 }
 
-// rest waits after a request that was not answered, until the next one. It returns an error if
+// ended is ended, with what the call was told before.
+func (r *retry) ended(ctx context.Context, err error) error {
+	if r.best == nil && r.waited != nil && refusal(err) == nil {
+		err = r.waited
+	}
+	return ended(ctx, r.told(err))
+}
+
+// rest waits after a request that was not served, until the next one. It returns an error if
 // there is to be none.
-func (r *retry) rest(ctx context.Context, err error) error {
-	sleep(ctx, min(r.after(err), r.left()))
+func (r *retry) rest(ctx context.Context, k kind, err error) error {
+	sleep(ctx, min(r.after(k, err), r.left()))
 	return r.over(ctx, err)
 }
 
-// over returns an error if there is to be no request after one that was not answered.
+// over returns an error if there is to be no request after one that was not served.
 func (r *retry) over(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
-		return ended(ctx, err)
+	if given := r.exhausted(err); given != nil || ctx.Err() == nil {
+		return given
 	}
-	return r.exhausted(err)
+	return r.ended(ctx, err)
 }
 
 // answered notes that a gateway has answered as it should.
-func (r *retry) answered() { r.failed, r.backoff = 0, minBackoff }
+func (r *retry) answered() {
+	r.failed, r.failing, r.backoff, r.best, r.refused, r.served = 0, instant{}, minBackoff, nil, nil, true
+}
 
 // broken notes that a stream has ended which had begun: it fails from now on, and not since it
 // was asked for. The pauses begin anew only after one that has lasted: who is given streams that
 // end at once rests in between.
 func (r *retry) broken() {
+	r.served = true
 	if r.c.now().since(r.asked) >= maxBackoff {
 		r.answered()
 	}
+	turn := r.turn
 	r.begin()
-	r.failing = r.asked
+	r.failing, r.turn = r.asked, turn
 }
 
 // left returns how much is left of the patience.
 func (r *retry) left() time.Duration {
-	if r.failed == 0 {
+	if r.failing == (instant{}) {
 		return r.patience
 	}
 	return max(0, r.patience-r.c.now().since(r.failing))
@@ -135,6 +163,20 @@ func (r *retry) left() time.Duration {
 func (r *retry) exhausted(err error) error {
 	if r.left() > 0 && !r.hopeless() {
 		return nil
+	}
+	return r.givenUp(err)
+}
+
+// givenUp returns what is told of a call that no gateway has served: a refusal as it is.
+func (r *retry) givenUp(err error) error {
+	err = r.told(err)
+	switch outcomeOf(err) {
+	case tooMany, notAllowed:
+		return err
+	case proxyPage, redirected:
+		if r.hopeless() {
+			return err
+		}
 	}
 	return fmt.Errorf("%w: %w", ErrUnreachable, err)
 }
@@ -148,14 +190,16 @@ func (c *Client) insist(ctx context.Context, r call) (answer, error) {
 	if r.patience > 0 {
 		retry.patience = r.patience
 	}
-	t := c.attempts(ctx, func(one *attempt) bool { return one.err == nil || !unanswered(one.err) })
+	t := c.attempts(ctx, nil)
 	defer t.close()
 	for {
 		within := retry.begin()
-		t.start(&attempt{call: r}, nil)
+		sent := &attempt{call: r}
+		t.start(sent, nil)
+		retry.turn = sent.turn
 		one, err := t.next(within, nil)
 		if one == nil {
-			if one, _ = t.next(min(retry.after(err), retry.left()), nil); one == nil {
+			if one, _ = t.next(min(retry.after(r.kind, err), retry.left()), nil); one == nil {
 				if err := retry.over(ctx, err); err != nil {
 					return answer{}, err
 				}

@@ -17,8 +17,8 @@ import (
 	"time"
 )
 
-// later is a refusal by what stands in front of a gateway, which says to come back in an hour.
-func later(status int, body string) (*http.Response, error) {
+// inAnHour is a refusal by what stands in front of a gateway, which says to come back in an hour.
+func inAnHour(status int, body string) (*http.Response, error) {
 	response, err := says(status, body)
 	response.Header.Set("Retry-After", "3600")
 	return response, err
@@ -28,10 +28,10 @@ func later(status int, body string) (*http.Response, error) {
 // asked: they may be back by then.
 func TestComesBackBeforeItIsTold(t *testing.T) {
 	for name, page := range map[string]func() (*http.Response, error){
-		"maintenance": func() (*http.Response, error) { return later(503, "<html>") },
-		"bad gateway": func() (*http.Response, error) { return later(502, "") },
-		"unavailable": func() (*http.Response, error) { return later(503, `{"code":"unavailable"}`) },
-		"draining":    func() (*http.Response, error) { return later(503, `{"code":"draining","retry_after_ms":3600000}`) },
+		"maintenance": func() (*http.Response, error) { return inAnHour(503, "<html>") },
+		"bad gateway": func() (*http.Response, error) { return inAnHour(502, "") },
+		"unavailable": func() (*http.Response, error) { return inAnHour(503, `{"code":"unavailable"}`) },
+		"draining":    func() (*http.Response, error) { return inAnHour(503, `{"code":"draining","retry_after_ms":3600000}`) },
 	} {
 		for gateways := 1; gateways <= 2; gateways++ {
 			for _, kind := range []string{"acquire", "attach", "renew", "release", "break", "admit", "inspect", "events"} {
@@ -74,7 +74,7 @@ func TestPatience(t *testing.T) {
 	for how, fails := range map[string]func(r *http.Request) (*http.Response, error){
 		"frozen":      frozen,
 		"refused":     func(*http.Request) (*http.Response, error) { return nil, errors.New("connection refused") },
-		"maintenance": func(*http.Request) (*http.Response, error) { return later(503, "<html>") },
+		"maintenance": func(*http.Request) (*http.Response, error) { return inAnHour(503, "<html>") },
 		"a page":      func(*http.Request) (*http.Response, error) { return says(200, "<html>") },
 		"an empty stream": func(*http.Request) (*http.Response, error) {
 			response, err := says(200, "")

@@ -283,10 +283,11 @@ func (c *Client) Events(ctx context.Context, prefix string) iter.Seq2[Event, err
 			yield(Event{}, err)
 			return
 		}
-		r := call{method: http.MethodGet, path: "/events?" + url.Values{"prefix": {prefix}}.Encode(), stream: true}
+		r := call{method: http.MethodGet, path: "/events?" + url.Values{"prefix": {prefix}}.Encode(), stream: true, kind: toWait}
 		again := false // there was a stream before
 		for retry := c.newRetry(); ; {
-			s, err := c.open(ctx, r, retry.begin())
+			within := retry.begin()
+			s, err := c.open(ctx, retry.turn, r, within)
 			goesOn := true
 			if err == nil {
 				if again && r.lastEvent == "" {
@@ -313,11 +314,11 @@ func (c *Client) Events(ctx context.Context, prefix string) iter.Seq2[Event, err
 			case ctx.Err() != nil:
 				yield(Event{}, context.Cause(ctx))
 				return
-			case !unanswered(err):
+			case toWait.fate(err) == final:
 				yield(Event{}, err)
 				return
 			}
-			if err := retry.rest(ctx, err); err != nil {
+			if err := retry.rest(ctx, toWait, err); err != nil {
 				yield(Event{}, err)
 				return
 			}
