@@ -305,10 +305,10 @@ func TestFilesUnreadableMark(t *testing.T) {
 	if err := write(t, s, "9", "new"); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Remove(filepath.Join(dir, "a.fence")); err != nil {
+	if err := os.Remove(filepath.Join(dir, ".a.fence")); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Mkdir(filepath.Join(dir, "a.fence"), 0o700); err != nil { // what root can't read either
+	if err := os.Mkdir(filepath.Join(dir, ".a.fence"), 0o700); err != nil { // what root can't read either
 		t.Fatal(err)
 	}
 	if err := write(t, s, "5", "stale"); err == nil || errors.Is(err, fencetest.ErrRefused) {
