@@ -21,7 +21,8 @@ CREATE TABLE IF NOT EXISTS fences (
     slots    MEDIUMTEXT NOT NULL
 ) ENGINE=InnoDB;
 CREATE TABLE orders (id VARBINARY(255) PRIMARY KEY, status TEXT NOT NULL) ENGINE=InnoDB;
--- table upgrade: once after the setup, if an earlier version of this file made the table fence
+-- table upgrade: once after the setup, if an earlier version of this file made the table fence. Who writes to that fails from then
+-- on. Programs in Go call CreateTable before: it refuses, but makes ready what an earlier version has written.
 RENAME TABLE fence TO fences_before;
 INSERT INTO fences (resource, token, slots) SELECT resource, token, '' FROM fences_before AS b
     ON DUPLICATE KEY UPDATE slots = IF(fences.token <= b.token, '', fences.slots), token = GREATEST(fences.token, b.token);

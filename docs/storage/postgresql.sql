@@ -28,7 +28,9 @@ CREATE TABLE IF NOT EXISTS fences (
     slots    text NOT NULL
 );
 CREATE TABLE orders (id text PRIMARY KEY, status text NOT NULL);
--- table upgrade: once after the setup, if an earlier version of this file made the table fence
+-- table upgrade: once after the setup, if an earlier version of this file made the table fence. Who writes to that fails from then
+-- on. Programs in Go call CreateTable before: it refuses, but makes ready what an earlier version has written.
+-- A trigger needs the function of today.
 BEGIN;
 ALTER TABLE fence RENAME TO fences_before;
 INSERT INTO fences (resource, token, slots) SELECT resource, token, '' FROM fences_before WHERE true
