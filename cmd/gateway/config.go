@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"regexp"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -18,9 +17,10 @@ import (
 
 	"fencepost/internal/fencing"
 	lockhttp "fencepost/internal/http"
+	"fencepost/internal/variables"
 )
 
-const envPrefix = "FENCEPOST"
+const envPrefix = variables.Prefix
 
 // maxCap bounds the caps: more connections than that no process has.
 const maxCap = 10_000_000
@@ -174,10 +174,6 @@ func wantedForm(goType string) string {
 	}
 }
 
-// serviceVariable matches what Kubernetes puts into the environment of every
-// pod when a service's name begins with "fencepost".
-var serviceVariable = regexp.MustCompile(`_SERVICE_(HOST|PORT(_.*)?)$|_PORT(_[0-9]+_(TCP|UDP|SCTP)(_.*)?)?$`)
-
 // lockctlVariables are the settings of lockctl that the gateway has not, and which of its own are meant where they are taken for
 // them. They are refused like all that are not known: whoever writes FENCEPOST_KEY_FILE may believe that requests need a key now.
 var lockctlVariables = map[string]string{
@@ -188,17 +184,16 @@ var lockctlVariables = map[string]string{
 
 // unknownVariables finds misspelt settings, and those of lockctl.
 func unknownVariables() (faults []error) {
-	var keys strings.Builder
-	if err := envconfig.Usagef(envPrefix, &config{}, &keys, "{{range .}}{{usage_key .}}\n{{end}}"); err != nil {
-		return []error{err}
-	}
-	known := strings.Fields(keys.String())
 	for _, entry := range os.Environ() {
 		name, _, _ := strings.Cut(entry, "=")
 		if meant := lockctlVariables[name]; meant != "" {
 			faults = append(faults, fmt.Errorf("%s is a setting of lockctl: unset it for the gateway, or set %s if you meant that", name, meant))
-		} else if strings.HasPrefix(name, envPrefix+"_") && !slices.Contains(known, name) && !serviceVariable.MatchString(name) {
-			faults = append(faults, fmt.Errorf("%s is not a setting%s; gateway -help lists them", name, nearest(name, known)))
+		} else if strings.HasPrefix(name, envPrefix+"_") && !slices.Contains(variables.Gateway, name) && !variables.Service.MatchString(name) {
+			meant := variables.Nearest(name, variables.Gateway)
+			if meant != "" {
+				meant = " (is " + meant + " meant?)"
+			}
+			faults = append(faults, fmt.Errorf("%s is not a setting%s; gateway -help lists them", name, meant))
 		}
 	}
 	return faults

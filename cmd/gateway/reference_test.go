@@ -9,7 +9,23 @@ import (
 	"testing"
 
 	"github.com/kelseyhightower/envconfig"
+
+	"fencepost/internal/variables"
 )
+
+// TestSettingsAreListed: what is taken for a setting of the gateway is what it reads.
+func TestSettingsAreListed(t *testing.T) {
+	var keys strings.Builder
+	if err := envconfig.Usagef(envPrefix, &config{}, &keys, "{{range .}}{{usage_key .}}\n{{end}}"); err != nil {
+		t.Fatal(err)
+	}
+	read, listed := strings.Fields(keys.String()), slices.Clone(variables.Gateway)
+	slices.Sort(read)
+	slices.Sort(listed)
+	if !slices.Equal(read, listed) {
+		t.Errorf("read: %v\nlisted: %v", read, listed)
+	}
+}
 
 // TestSettingsPage: docs/reference.md lists the settings with the defaults and the words of gateway -help. To change them there,
 // run it with FENCEPOST_UPDATE=1.

@@ -23,7 +23,7 @@ const (
 )
 
 const accessHelp = `
-Environment, for gateways that have keys or TLS:
+Environment, for gateways that have keys or TLS; an unknown variable FENCEPOST... is an error:
   FENCEPOST_KEY            the key; or FENCEPOST_KEY_FILE, a file with the key
   FENCEPOST_CA_FILE        file with the authorities of the gateways; by default those of the system
   FENCEPOST_CERT_FILE      a client certificate, with its key in FENCEPOST_CERT_KEY_FILE

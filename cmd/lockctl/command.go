@@ -215,7 +215,7 @@ func (cmd command) flagSet(s *settings) *flag.FlagSet {
 	if cmd.offline {
 		return f
 	}
-	f.StringVar(&s.gateways, "gateway", cmp.Or(os.Getenv("FENCEPOST"), defaultGateway), "`URLs` of gateways, separated by commas; default: $FENCEPOST, or "+defaultGateway)
+	f.StringVar(&s.gateways, "gateway", cmp.Or(os.Getenv(gatewaysVariable), defaultGateway), "`URLs` of gateways, separated by commas; default: $FENCEPOST, or "+defaultGateway)
 	if cmd.name != "run" {
 		f.StringVar(&s.output, "o", "text", "output `format`: text, or json with an object a line")
 	}
@@ -266,7 +266,10 @@ func (cmd command) do(ctx context.Context, c *call, args []string) error {
 		return usage("-o is %q; it must be text or json", c.output)
 	}
 	if !cmd.offline {
-		var err error
+		err := checkEnvironment()
+		if err != nil {
+			return err
+		}
 		// Who waits for a lock waits for a gateway as well.
 		o := client.Options{Addresses: strings.Split(c.gateways, ","), Owner: c.owner, Patience: max(patience, c.wait), Header: traceHeader()}
 		if err = setAccess(&o); err != nil {
@@ -302,7 +305,8 @@ func (c *call) close(err error) {
 }
 
 func printHelp(out io.Writer) error {
-	fmt.Fprint(out, "Usage: lockctl COMMAND [flags] [arguments]\n\n")
+	fmt.Fprint(out, "Usage: lockctl COMMAND [flags] [arguments]\n\n"+
+		"The variable FENCEPOST has the URLs of the gateways, separated by commas; without it\n"+defaultGateway+" is asked.\n\n")
 	for _, cmd := range commands() {
 		fmt.Fprintf(out, "  %-38s %s\n", strings.TrimSpace(cmd.name+" "+cmd.args), cmd.summary)
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"fencepost/internal/variables"
 	"fencepost/verify/system"
 )
 
@@ -21,8 +22,18 @@ import (
 const atMost = 60 * time.Second
 
 func TestMain(m *testing.M) {
+	if strings.HasSuffix(os.Args[0], ".test") || strings.HasSuffix(os.Args[0], ".test.exe") { // not the program under test
+		update = os.Getenv("FENCEPOST_UPDATE") != ""
+		for _, entry := range os.Environ() { // those of tests are none of lockctl's
+			if name, _, _ := strings.Cut(entry, "="); strings.HasPrefix(name, variables.Prefix+"_") {
+				os.Unsetenv(name)
+			}
+		}
+	}
 	testscript.Main(m, map[string]func(){"lockctl": main, "set-uid-program": becomeRoot})
 }
+
+var update bool // the scripts' expected outputs
 
 // lockctl runs the program with some variables in its environment, until it ends.
 func lockctl(t *testing.T, env []string, args ...string) (status int, out string) {
@@ -43,7 +54,7 @@ func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata",
 		RequireExplicitExec: true,
-		UpdateScripts:       os.Getenv("FENCEPOST_UPDATE") != "",
+		UpdateScripts:       update,
 		Setup: func(env *testscript.Env) error {
 			env.Setenv("FENCEPOST", s.Gateways[0].URL())
 			env.Setenv("no_proxy", "*")

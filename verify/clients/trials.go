@@ -266,7 +266,7 @@ func (b *bench) newTrial(j job, random *rand.Rand) (*trial, error) {
 		t.delay, t.keeps = 0, t.lasts // the write is on its way meanwhile
 	}
 	t.whole, t.rival = random.IntN(2) == 0, random.IntN(2) == 0
-	t.mark = fmt.Sprintf("FENCEPOST_TRIAL=%d.%d", os.Getpid(), marks.Add(1))
+	t.mark = fmt.Sprintf("CLIENT_TRIAL=%d.%d", os.Getpid(), marks.Add(1))
 	t.st = newStorage(0)
 	t.st.reach = t.reach
 	var err error
