@@ -2,6 +2,7 @@ package embedded
 
 import (
 	"bytes"
+	"fmt"
 	"maps"
 	"path/filepath"
 	"strings"
@@ -127,11 +128,12 @@ func TestALogThatComesToSomethingElse(t *testing.T) {
 // A start raises the rules to the newest that the store knows, once it has carried out the log by those before. Who does not know them is
 // refused from then on, behind a crash and behind a clean end, and told whom to start.
 func TestRulesThatAreRaised(t *testing.T) {
+	const known, next = fencing.NewestRules, fencing.NewestRules + 1
 	files := waltest.New(nil)
 	o := Options{Dir: t.TempDir(), Now: newTestClock().read, files: files, segment: smallSegment, Version: "1.0"}
 	s := open(t, o)
 	out := mustAcquire(t, s, acquire("a", time.Hour))
-	if s.machine.Rules() != 1 {
+	if s.machine.Rules() != known {
 		t.Errorf("rules %d", s.machine.Rules())
 	}
 	if err := s.Close(); err != nil {
@@ -145,10 +147,10 @@ func TestRulesThatAreRaised(t *testing.T) {
 		}
 	}
 	later, files := o, waltest.New(files.Content())
-	later.rules, later.Version, later.files = 2, "2.0", files
+	later.rules, later.Version, later.files = next, "2.0", files
 	s = open(t, later)
-	if s.machine.Rules() != 2 {
-		t.Errorf("rules %d behind a start of who knows 2", s.machine.Rules())
+	if s.machine.Rules() != next {
+		t.Errorf("rules %d behind a start of who knows later ones", s.machine.Rules())
 	}
 	if again, err := s.Do(t.Context(), fencing.InspectRequest{Name: "a"}); err != nil || len(again.Lock.Holders) != 1 || again.Lock.Holders[0].Token != out.Token {
 		t.Errorf("the lease is gone: %+v, %v", again.Lock, err)
@@ -158,10 +160,10 @@ func TestRulesThatAreRaised(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, left := range []map[string][]byte{killed, files.Content()} {
-		isRefused(t, o, left, "does not know the rules", "version 2 of them", "start version 2.0")
+		isRefused(t, o, left, "does not know the rules", fmt.Sprintf("version %d of them", next), "start version 2.0")
 		later.files = waltest.New(left)
 		s = open(t, later)
-		if s.machine.Rules() != 2 {
+		if s.machine.Rules() != next {
 			t.Errorf("rules %d", s.machine.Rules())
 		}
 		if err := s.Close(); err != nil {

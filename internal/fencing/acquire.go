@@ -57,6 +57,7 @@ func (t *step) acquire(op AcquireRequest) *Error {
 // again answers an acquire whose lease id holds the name: a retry, or one that
 // deepens the hold.
 func (t *step) again(h *Holding, op AcquireRequest) *Error {
+	h.Hold = max(h.Hold, 1) // whoever asks for it again has not left
 	switch {
 	case !h.Secret.Equal(op.Lease.Hash()):
 		return LostError(ReasonUnknown)

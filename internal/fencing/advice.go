@@ -113,7 +113,7 @@ func adviseStuck(lock *Lock, past []Ended) (a Advice, found bool) {
 	for i := range lock.Holders {
 		h := &lock.Holders[i]
 		held := lock.Now.Sub(h.AcquiredAt)
-		if h.Provisional || !h.renewed() || held <= max(adviceLong, h.TTL, adviceFactor*longest) {
+		if h.Provisional || h.Left() || !h.renewed() || held <= max(adviceLong, h.TTL, adviceFactor*longest) {
 			continue
 		}
 		a.Count++
@@ -161,7 +161,7 @@ func sample(lock *Lock, past []Ended) (s sampled) {
 		case e.Reason == ReasonExpired:
 			s.unheard = append(s.unheard, *e)
 		}
-		if e.Held() > s.ttl+s.ttl/adviceSlack {
+		if e.Held() > s.ttl+s.ttl/adviceSlack && !e.Holder.Left() {
 			s.outlived = append(s.outlived, *e)
 		}
 	}
@@ -228,7 +228,7 @@ func (h *Holder) renewed() bool {
 
 // bounded reports whether a lease ends when it does because its holder wanted that.
 func (h *Holder) bounded() bool {
-	return h.MaxHold > 0 && h.ExpiresAt.Sub(h.AcquiredAt) >= h.MaxHold-h.MaxHold/adviceSlack
+	return h.Left() || h.MaxHold > 0 && h.ExpiresAt.Sub(h.AcquiredAt) >= h.MaxHold-h.MaxHold/adviceSlack
 }
 
 // spell writes a duration for people, rounded up: it stands behind "at most".

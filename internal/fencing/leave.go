@@ -40,7 +40,7 @@ func (t *step) takeBack(op TakeBackRequest) *Error {
 		case asked(h.Secret, h.Stamp, h.Gateway) && (h.Provisional || !op.Unknown) && (!h.Told || op.Refused):
 			t.undo(h)
 		case op.Left && !op.Unknown && h.Secret.Equal(op.Lease.Hash()) && h.hangsOn(op.Stamp, op.Epoch):
-			return t.letGo(h, ReleaseRequest{Linger: op.Linger, Epoch: op.Epoch}) // as by the end of the stream
+			return t.letGo(h, ReleaseRequest{Stamp: op.Stamp, Linger: op.Linger, Epoch: op.Epoch}) // as by the end of the stream
 		}
 		return nil
 	}

@@ -29,7 +29,7 @@ type Holder struct {
 	Permits  int   // how many of them it has, from 1; 1 also where there is no limit
 	Slot     int   // the permit's number, below the Limit of its grant, the lowest if it has several, or NoSlot
 	Slots    Slots // the numbers of several permits
-	Hold     int   // depth of re-entry, from 1
+	Hold     int   // depth of re-entry, from 1; 0: its holder has left, see ReleaseRequest.Linger
 	Token    Token
 
 	TTL      time.Duration // what the last grant or renewal set
@@ -74,13 +74,19 @@ func (h *Holder) Live(now Instant) bool { return live(h.ExpiresAt, now) }
 func live(end, now Instant) bool { return now < end }
 
 // BreaksAtEnd reports whether a lease is broken when its time runs out, so that no renewal
-// moves its end. Otherwise it would expire.
+// moves its end. Otherwise it would expire, or be released.
 func (h *Holder) BreaksAtEnd() bool { return h.BreakAt != 0 && h.ExpiresAt >= h.BreakAt }
+
+// Left reports whether the holder has left, and the lease lives on for the time that it asked for.
+func (h *Holder) Left() bool { return h.Hold == 0 }
 
 // outOfTime returns how a lease ends whose time runs out: with ReasonBroken also why.
 func (h *Holder) outOfTime() (reason Reason, breakReason string) {
-	if h.BreaksAtEnd() {
+	switch {
+	case h.BreaksAtEnd():
 		return ReasonBroken, h.BreakReason
+	case h.Left():
+		return ReasonReleased, ""
 	}
 	return ReasonExpired, ""
 }

@@ -245,7 +245,10 @@ type ReleaseRequest struct {
 
 	// Linger keeps the lease for so long, to its TTL, without a stream: as if it had been
 	// renewed with that TTL, Outcome.Holder is it. So an acquire with its lease id finds it, and
-	// may attach it again. 0 ends it. With a Stamp, and in place of a Hold.
+	// may attach it again. 0 ends it. In place of a Hold.
+	//
+	// Without a Stamp the holder has left: Holder.Hold is 0, and the end of that time is a release, unless the lease is renewed or
+	// acquired again before.
 	Linger time.Duration
 }
 

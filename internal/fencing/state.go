@@ -217,7 +217,7 @@ func (r *Record) delayedUntil(now Instant) Instant {
 	until := r.DelayedUntil
 	if r.Holders.delay() {
 		for _, h := range r.Holders.expired(now, MaxHoldersShown) {
-			if h.LockDelay > 0 {
+			if reason, _ := h.outOfTime(); h.LockDelay > 0 && reason != ReasonReleased {
 				until = max(until, h.ExpiresAt.Add(h.LockDelay))
 			}
 		}

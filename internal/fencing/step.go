@@ -126,7 +126,7 @@ func (t *step) renew(op RenewRequest) *Error {
 	}
 	t.out.Margin = h.ExpiresAt.Sub(t.now)
 	t.prolong(h, ttl, e)
-	h.Told = true
+	h.Told, h.Hold = true, max(h.Hold, 1) // whoever renews it has not left
 	if op.Stamp != "" {
 		t.remind(h, op)
 	}
@@ -244,7 +244,11 @@ func (t *step) letGo(h *Holding, op ReleaseRequest) *Error {
 
 // linger has a lease live on for so long without the stream that it was attached to. A renewal
 // that was under way when that closed is not to come behind its end, whatever the stream was told of.
+// Where it is the holder that asks for this, it has left.
 func (t *step) linger(h *Holding, op ReleaseRequest, e end) {
+	if op.Stamp == "" && t.Rules >= 2 {
+		h.Hold = 0
+	}
 	h.Attached = ""
 	h.Epoch = max(h.Epoch, op.Epoch) + 1
 	t.prolong(h, op.Linger, e)

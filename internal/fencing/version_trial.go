@@ -4,15 +4,15 @@ package fencing
 
 import "time"
 
-const newest = 2
+const newest = 3
 
-// trialTTL is the longest TTL of an acquire by version 2.
+// trialTTL is the longest TTL of an acquire by this version.
 const trialTTL = 5 * time.Minute
 
-// trial refuses a long TTL where version 2 is in force.
+// trial refuses a long TTL where this version is in force.
 func (t *step) trial(op AcquireRequest) *Error {
-	if t.Rules >= 2 && op.TTL > trialTTL {
-		return invalid("ttl_ms", "is more than 5 minutes, which version 2 of the rules refuses")
+	if t.Rules >= newest && op.TTL > trialTTL {
+		return invalid("ttl_ms", "is more than 5 minutes, which the newest version of the rules refuses")
 	}
 	return nil
 }

@@ -399,6 +399,7 @@ func opener(size int, followers bool, edit func(*Options)) fencingtest.Open {
 			o.wall, o.monotonic = clock.wall, clock.since
 			edit(o)
 		})
+		c.raised()
 		if followers {
 			c.nodes = append(c.nodes[1:], c.nodes[0])
 		}

@@ -42,6 +42,15 @@ func (c *cluster) raise() {
 	}
 }
 
+// raised has the newest rules be in force at all nodes.
+func (c *cluster) raised() {
+	c.t.Helper()
+	c.raise()
+	for _, n := range c.nodes {
+		eventually(c.t, "the newest rules are in force", func() bool { return n.rulesOf() == fencing.NewestRules })
+	}
+}
+
 // The rules are raised once all members know later ones: not while one does not, or is not there. Who does not know them does not start
 // any more, and is told whom to start.
 func TestTheRulesOfACluster(t *testing.T) {
@@ -92,15 +101,16 @@ func TestTheRulesOfACluster(t *testing.T) {
 // go on where it meets the entry.
 func TestANodeThatMeetsOtherRules(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, 3, func(_ int, o *Options) { o.Version, o.rules = "v2", 2 })
+	const known, next = fencing.NewestRules, fencing.NewestRules + 1
+	c := newCluster(t, 3, func(_ int, o *Options) { o.Version, o.rules = "v2", next })
 	odd := c.nodes[2]
 	odd.fsm.mu.Lock()
 	odd.fsm.version = "v1"
-	odd.fsm.machine.Know(1)
+	odd.fsm.machine.Know(known)
 	odd.fsm.mu.Unlock()
 	leader := c.nodes[0]
 	now, wall := leader.leading.Load().time()
-	e := machine.Entry{Term: leader.leading.Load().term, Now: int64(now), Wall: int64(wall), Writer: "v2", Rules: 2}
+	e := machine.Entry{Term: leader.leading.Load().term, Now: int64(now), Wall: int64(wall), Writer: "v2", Rules: next}
 	if err := leader.raft.Apply(must(e.Encode()), 0).Error(); err != nil {
 		t.Fatal(err)
 	}
@@ -111,7 +121,7 @@ func TestANodeThatMeetsOtherRules(t *testing.T) {
 	if names := snapshotsOf(t, odd); len(names) > 0 {
 		t.Errorf("it has written %v", names)
 	}
-	odd.options.Version, odd.options.rules = "v1", 1
+	odd.options.Version, odd.options.rules = "v1", known
 	odd.options.Network = &hubNetwork{listen(t, odd.options.Self.Address), c.hub, odd.options.Self.Address}
 	if _, err := Open(odd.options); !errors.Is(err, machine.ErrRules) {
 		t.Errorf("it starts: %v", err)

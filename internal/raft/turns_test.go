@@ -50,6 +50,7 @@ func openTurning(o func(*Options)) fencingtest.Open {
 			options.wall = func() time.Time { return b.instant().Time() } // else each look would write down how far it is off
 			o(options)
 		})
+		b.raised()
 		return b
 	}
 }

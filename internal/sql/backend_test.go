@@ -142,6 +142,7 @@ func (p *place) open(t testing.TB, o Options) *backend {
 			o.aloneAfter = -1
 		}
 		o.URL, o.MaxSkew, o.Quarantine = p.url, fencingtest.MaxSkew, Quarantine{Off: true}
+		o.rulesEvery = -time.Second // until raised: nobody holds them back, and each turn says what it knows
 		o.now = func() fencing.Instant { return fencing.Instant(b.now.Load()) }
 		o.server = func(is string) string {
 			if b.server.Load() {
@@ -161,6 +162,7 @@ func (p *place) open(t testing.TB, o Options) *backend {
 				t.Error(err)
 			}
 		})
+		s.raised(t)
 		if all = append(all, s); i < len(b.stores) {
 			b.stores[i] = s
 		}
@@ -171,6 +173,19 @@ func (p *place) open(t testing.TB, o Options) *backend {
 		t.Cleanup(func() { theSame(t, o, all...) })
 	}
 	return b
+}
+
+// raised has the newest rules be in force, for a store whose rulesEvery is below 0 and from then on is the usual.
+func (s *Store) raised(t testing.TB) {
+	t.Helper()
+	it := &item{ops: []operation{{encoded: machine.Tick()}}}
+	it.look = func(*looked) { s.options.rulesEvery = rulesEvery }
+	if err := s.await(context.Background(), it); err != nil {
+		t.Fatal(err)
+	}
+	if is := inForce(s); is != fencing.NewestRules {
+		t.Fatalf("rules %d are in force", is)
+	}
 }
 
 // newest returns the one of closed stores that has carried out most; nil if none was opened.

@@ -15,18 +15,20 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"fencepost/internal/fencing"
 )
 
 // patience bounds how long a test waits for what does not depend on the machine's speed alone: the gateways of a database take a minute to
 // forget one that has gone.
 const patience = 3 * time.Minute
 
-// undeclared takes the place of internal/fencing/version_newest.go: it decides as the version 2 for tests does, and says that it is version 1.
-const undeclared = `package fencing
+// undeclared takes the place of internal/fencing/version_newest.go: it decides as the next version for tests does, and says that it is the newest.
+var undeclared = fmt.Sprintf(`package fencing
 
 import "time"
 
-const newest = 1
+const newest = %d
 
 func (t *step) trial(op AcquireRequest) *Error {
 	if op.TTL > 5*time.Minute {
@@ -34,9 +36,9 @@ func (t *step) trial(op AcquireRequest) *Error {
 	}
 	return nil
 }
-`
+`, fencing.NewestRules)
 
-// versions returns how three versions of the gateway are built: this one; one that knows version 2 of the rules, which refuses a TTL above
+// versions returns how three versions of the gateway are built: this one; one that knows the next version of the rules, which refuses a TTL above
 // 5 minutes; and one that refuses that too and does not declare it.
 func versions(t *testing.T) (v1, v2, v3 Build) {
 	path, err := filepath.Abs("../../internal/fencing/version_newest.go")
@@ -62,7 +64,7 @@ type upgrade struct {
 
 	mu    sync.Mutex
 	held  []Answer // all leases that were granted, for 10 minutes each; the first is of "job"
-	mayV2 bool     // version 2 of the rules may be in force
+	mayV2 bool     // the next version of the rules may be in force
 }
 
 // startUpgrade starts a system of a version. "job" is held, and the log goes on behind that.
@@ -97,7 +99,7 @@ func (u *upgrade) eventually(what string, is func() (so bool, saw string)) {
 
 func (u *upgrade) fresh() string { return fmt.Sprint("fresh/", u.names.Add(1)) }
 
-// may has version 2 of the rules be what may be in force from now on.
+// may has the next version of the rules be what may be in force from now on.
 func (u *upgrade) may() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -120,7 +122,7 @@ func (u *upgrade) ask(g *Gateway, method, name, lease, body string, statuses ...
 
 const tenMinutes = `{"ttl_ms":600000}`
 
-// grant asks for a name that nobody has, and reports whether it was granted. Version 2 of the rules, which refuses that, must not be in
+// grant asks for a name that nobody has, and reports whether it was granted. The next version of the rules, which refuses that, must not be in
 // force before may.
 func (u *upgrade) grant(g *Gateway, name string) (bool, string) {
 	u.granting.Lock()
@@ -282,7 +284,7 @@ func (u *upgrade) leads(g *Gateway) {
 	}
 }
 
-// heldBack waits until gateway cluster status says that version 1 of the rules is in force as long as a gateway does not know the next one.
+// heldBack waits until gateway cluster status says that the newest version of the rules is in force as long as a gateway does not know the next one.
 func (u *upgrade) heldBack(by *Gateway) {
 	u.t.Helper()
 	if u.Kind != Raft {
@@ -290,21 +292,21 @@ func (u *upgrade) heldBack(by *Gateway) {
 	}
 	u.eventually("who holds the rules back is named", func() (bool, string) {
 		status, err := u.Gateways[0].ClusterStatus()
-		return err == nil && status.Rules == 1 && slices.Contains(status.HeldBack, by.Node()), fmt.Sprintf("%+v, %v", status, err)
+		return err == nil && status.Rules == fencing.NewestRules && slices.Contains(status.HeldBack, by.Node()), fmt.Sprintf("%+v, %v", status, err)
 	})
 }
 
-// inForce waits until version 2 of the rules is in force.
+// inForce waits until the next version of the rules is in force.
 func (u *upgrade) inForce() {
 	u.t.Helper()
-	u.eventually("version 2 of the rules is in force", func() (bool, string) {
+	u.eventually("the next version of the rules is in force", func() (bool, string) {
 		a := u.ask(u.Gateways[0], http.MethodPost, u.fresh(), "", tenMinutes, http.StatusCreated, http.StatusBadRequest)
 		return a.Status == http.StatusBadRequest, a.String()
 	})
 	if u.Kind == Raft {
 		u.eventually("all members say so", func() (bool, string) {
 			status, err := u.Gateways[0].ClusterStatus()
-			return err == nil && status.Rules == 2 && len(status.HeldBack) == 0, fmt.Sprintf("%+v, %v", status, err)
+			return err == nil && status.Rules == fencing.NewestRules+1 && len(status.HeldBack) == 0, fmt.Sprintf("%+v, %v", status, err)
 		})
 	}
 }

@@ -115,6 +115,8 @@ func (g *generator) next(step int) *command {
 				c.hold, c.linger = 0, 10*time.Second
 			}
 			g.toldOf(c)
+		} else if g.d.steps%3 == 0 { // nothing is drawn for it either
+			c.hold, c.linger = 0, time.Duration(1+g.d.steps%4)*4*time.Second
 		}
 	case n < 56:
 		c.verb = "takeback"

@@ -346,7 +346,7 @@ local function out_of_time(h)
   if h[BREAK_AT] > 0 and h[EXPIRES_AT] >= h[BREAK_AT] then
     return 'broken', h[BREAK_REASON]
   end
-  return 'expired', ''
+  return h[HOLD] == 0 and 'released' or 'expired', ''
 end
 
 -- Ends a lease that is due.

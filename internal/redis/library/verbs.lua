@@ -61,7 +61,7 @@ function verbs.renew()
   end
   number = h[EXPIRES_AT] - now
   clocks.prolong(h, ttl, at, set, sent)
-  h[TOLD] = 1
+  h[TOLD], h[HOLD] = 1, max(h[HOLD], 1) -- whoever renews it has not left
   if op[OP_STAMP] ~= '' then
     stream.remind(h, op[OP_STAMP])
   end
@@ -82,9 +82,10 @@ function verbs.renew()
   return clocks.tell(h, sure)
 end
 
--- Has a lease live on for so long without the stream that it was attached to. The twin of
--- step.linger.
+-- Has a lease live on for so long without the stream that it was attached to. Where it is the holder
+-- that asks for this, it has left. The twin of step.linger.
 function stream.linger(h, ttl, at, set, sent)
+  h[HOLD] = op[OP_STAMP] ~= '' and h[HOLD] or 0
   h[ATTACHED], h[EPOCH] = '', max(h[EPOCH], op[OP_EPOCH]) + 1
   clocks.prolong(h, ttl, at, set, sent)
 end

@@ -42,7 +42,7 @@ end
 function delay.view()
   local holders, till = delay.read()
   for _, h in ipairs(holders > 0 and over(MAX_HOLDERS_SHOWN) or {}) do
-    if h[LOCK_DELAY] > 0 then
+    if h[LOCK_DELAY] > 0 and out_of_time(h) ~= 'released' then
       till = max(till, delay.after(h, h[EXPIRES_AT]))
     end
   end
