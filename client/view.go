@@ -42,8 +42,9 @@ type Holder struct {
 	ExpiresIn  int64             `json:"expires_in_ms"`
 	LockDelay  int64             `json:"lock_delay_ms,omitempty"` // see [LockDelay]
 	AcquiredAt time.Time         `json:"acquired_at"`
-	ExpiresAt  time.Time         `json:"expires_at"` // a TTL after the last renewal, unless max_hold_ms or a notice ends it sooner
-	Attached   bool              `json:"attached"`   // a stream holds it, and its gateway renews it: see [Attached]
+	ExpiresAt  time.Time         `json:"expires_at"`     // a TTL after the last renewal, unless max_hold_ms or a notice ends it sooner
+	Attached   bool              `json:"attached"`       // a stream holds it, and its gateway renews it: see [Attached]
+	Left       bool              `json:"left,omitempty"` // its holder has released it, and had it live on: see [AtLeast]
 	Metadata   map[string]string `json:"metadata"`
 
 	// Of one that was given notice of a break: when it is broken at the latest, and why.

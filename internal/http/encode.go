@@ -74,7 +74,7 @@ func appendHolding(b []byte, h *fencing.Holder, slots int, wall wallClock) []byt
 	if h.Permits > 1 {
 		b = appendPermits(b, h, slots)
 	}
-	b = appendIntMember(b, "hold", int64(h.Hold))
+	b = appendIntMember(b, "hold", int64(max(1, h.Hold)))
 	b = appendIntMember(b, "ttl_ms", h.TTL.Milliseconds())
 	if h.LockDelay > 0 {
 		b = appendIntMember(b, "lock_delay_ms", h.LockDelay.Milliseconds())
@@ -143,6 +143,9 @@ func appendHolderMembers(b []byte, h *fencing.Holder, now fencing.Instant, wall 
 	left := h.ExpiresAt.Sub(now)
 	b = appendHolding(b, h, fencing.MaxSlotsShown, wall)
 	b = appendBoolMember(b, "attached", h.Attached != "")
+	if h.Left() {
+		b = appendBoolMember(b, "left", true)
+	}
 	b = appendIntMember(b, "expires_in_ms", max(0, left.Milliseconds()))
 	b = appendBreak(b, h, left, wall)
 	return appendMetadata(b, h.Metadata)

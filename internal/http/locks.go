@@ -124,7 +124,8 @@ func (a *renewed) appendJSON(b []byte, wall wallClock) []byte {
 type endRequest struct {
 	name  fencing.Name
 	lease fencing.LeaseID
-	hold  int // the depth to unwind; 0 is all
+	hold  int           // the depth to unwind; 0 is all
+	after time.Duration // of a release: how long the lease is to live on; 0: not at all
 	token fencing.Token
 
 	notice      time.Duration
@@ -138,7 +139,7 @@ func decodeEnd(c *call) (endRequest, error) {
 	if req.name, err = c.pathName(); err != nil {
 		return req, err
 	}
-	if req.notice, err = c.notice(); err != nil {
+	if err = c.readEndQuery(&req); err != nil {
 		return req, err
 	}
 	if req.lease, err = c.leaseID(); err != nil {
@@ -153,6 +154,10 @@ func decodeEnd(c *call) (endRequest, error) {
 	switch {
 	case req.notice != 0 && req.token == 0:
 		return req, invalid("notice_ms", "is only for a break: send If-Match too")
+	case req.after != 0 && req.token != 0:
+		return req, invalid("after_ms", "is only for a release: send Lease-Id in place of If-Match")
+	case req.after != 0 && req.hold != 0:
+		return req, errAfterHold
 	case req.hold != 0 && req.token != 0:
 		return req, invalid("Lease-Hold", "can't be combined with If-Match: a broken lease has no hold left")
 	case !req.lease.IsZero() && req.token != 0:
@@ -176,19 +181,38 @@ func (req *endRequest) breaks() fencing.BreakRequest {
 	return fencing.BreakRequest{Name: req.name, Token: req.token, BreakReason: req.breakReason, Notice: req.notice}
 }
 
-// notice reads the query of a DELETE; without notice_ms it is 0.
-func (c *call) notice() (notice time.Duration, err error) {
-	err = readQuery(c.r.URL.RawQuery, "notice_ms", func(name string, values []string) error {
-		if name != "notice_ms" {
+var errAfterHold = invalid("Lease-Hold", "can't be combined with after_ms: a lease that is left has no hold")
+
+// readEndQuery reads the query of a DELETE.
+func (c *call) readEndQuery(req *endRequest) error {
+	return readQuery(c.r.URL.RawQuery, "notice_ms and after_ms", func(name string, values []string) (err error) {
+		switch name {
+		case "notice_ms":
+			var value string
+			if value, err = once(name, values); err == nil {
+				req.notice, err = parseNotice(value)
+			}
+		case "after_ms":
+			req.after, err = c.parseAfter(values)
+		default:
 			return errUnknownField
-		}
-		value, err := once(name, values)
-		if err == nil {
-			notice, err = parseNotice(value)
 		}
 		return err
 	})
-	return notice, err
+}
+
+// parseAfter reads for how long a lease is to live on that its holder leaves: what may be a TTL.
+func (c *call) parseAfter(values []string) (time.Duration, error) {
+	value, err := once("after_ms", values)
+	if err != nil {
+		return 0, err
+	}
+	least, most := c.s.bounds.MinTTL.Milliseconds(), c.s.bounds.MaxTTL.Milliseconds()
+	ms, err := strconv.ParseInt(value, 10, 64)
+	if err != nil || strconv.FormatInt(ms, 10) != value || ms < least || ms > most {
+		return 0, invalid("after_ms", "must be an integer from %d to %d", least, most)
+	}
+	return time.Duration(ms) * time.Millisecond, nil
 }
 
 // refuseFields reads a body that must be empty, or an empty object.
@@ -216,8 +240,8 @@ func releaseLock(c *call, req endRequest) (answer, error) {
 		}
 		return &noticed{name: req.name, out: &out}, nil
 	}
-	out, err := c.s.dog.Do(ctx, fencing.ReleaseRequest{Name: req.name, Lease: req.lease, Hold: req.hold})
-	if err != nil || out.Holder.Token == 0 {
+	out, err := c.s.dog.Do(ctx, fencing.ReleaseRequest{Name: req.name, Lease: req.lease, Hold: req.hold, Linger: req.after})
+	if err != nil || out.Holder.Token == 0 || req.after > 0 {
 		return ended{}, err
 	}
 	return c.renewed(req.name, &out)

@@ -262,6 +262,52 @@ func TestBreakReason(t *testing.T) {
 	}
 }
 
+// TestReleaseAfter: a release with after_ms is one when that time is over, seen as such meanwhile: no lock delay follows, nobody
+// is told of an expiry, and nothing is advised. A renewal takes it back.
+func TestReleaseAfter(t *testing.T) {
+	t.Parallel()
+	g := start(t)
+	for _, several := range []bool{false, true} {
+		for range 6 {
+			names, path, body := []string{"a"}, "/locks/a?after_ms=40000", `{"ttl_ms":60000,"lock_delay_ms":60000}`
+			post := "/locks/a"
+			if several {
+				names, path, post, body = []string{"a", "b"}, "/locks?name=a&name=b&after_ms=40000", "/locks", `{"names":["a","b"],"ttl_ms":60000,"lock_delay_ms":60000}`
+			}
+			id := newID()
+			g.do("POST", post, body, "Lease-Id: "+id).want(t, 201)
+			for range 2 { // the second is a retry
+				g.do("DELETE", path, "", "Lease-Id: "+id).want(t, 204)
+			}
+			for _, name := range names {
+				g.do("POST", "/locks/"+name, "").problem(t, 423, fencing.CodeLocked)
+				if body := g.do("GET", "/locks/"+name, "").want(t, 200).body; !strings.Contains(body, `"attached":false,"left":true,"expires_in_ms":40000`) || !strings.Contains(body, `"hold":1`) || !strings.Contains(body, `"advice":[]`) {
+					t.Error(body)
+				}
+			}
+			g.clock.advance(40 * time.Second)
+			for _, name := range names {
+				if body := g.do("GET", "/locks/"+name, "").want(t, 200).body; !strings.Contains(body, `"held":false`) || strings.Contains(body, "delayed_ms") || !strings.Contains(body, `"advice":[]`) {
+					t.Error(body)
+				}
+				if past := g.do("GET", "/history/"+name, "").want(t, 200).json["grants"].([]any)[0].(map[string]any); past["outcome"] != "released" || past["held_ms"] != 40000.0 {
+					t.Error(past)
+				}
+			}
+			g.do("DELETE", path, "", "Lease-Id: "+id).want(t, 204)
+			for _, name := range names {
+				g.do("DELETE", "/locks/"+name, "", "Lease-Id: "+g.acquired(name)).want(t, 204)
+			}
+		}
+	}
+	id := g.acquired("c")
+	g.do("DELETE", "/locks/c?after_ms=1000", "", "Lease-Id: "+id).want(t, 204)
+	g.do("PUT", "/locks/c", "", "Lease-Id: "+id).want(t, 200)
+	if body := g.do("GET", "/locks/c", "").want(t, 200).body; strings.Contains(body, `"left"`) {
+		t.Error(body)
+	}
+}
+
 // TestBreakWithNotice: the answer says what will happen, everybody sees it, the holder is told
 // by the next answer that it gets, and at the end it is broken.
 func TestBreakWithNotice(t *testing.T) {

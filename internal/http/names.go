@@ -289,6 +289,7 @@ type releaseSet struct {
 	names []fencing.Name
 	lease fencing.LeaseID
 	hold  int
+	after time.Duration // as of an endRequest
 }
 
 func decodeReleaseSet(c *call) (*releaseSet, error) {
@@ -306,14 +307,21 @@ func decodeReleaseSet(c *call) (*releaseSet, error) {
 	if req.lease.IsZero() {
 		return nil, &fencing.Error{Code: fencing.CodeLeaseIDRequired, Detail: "a release needs the Lease-Id header"}
 	}
-	if err = readQuery(c.r.URL.RawQuery, "name", func(name string, values []string) (err error) {
-		if name != "name" {
+	if err = readQuery(c.r.URL.RawQuery, "name and after_ms", func(name string, values []string) (err error) {
+		switch name {
+		case "name":
+			req.names, err = parseNames("name", values)
+		case "after_ms":
+			req.after, err = c.parseAfter(values)
+		default:
 			return errUnknownField
 		}
-		req.names, err = parseNames("name", values)
 		return err
 	}); err != nil {
 		return nil, err
+	}
+	if req.after != 0 && req.hold != 0 {
+		return nil, errAfterHold
 	}
 	if req.names == nil {
 		return nil, invalid("name", "is missing; give 1 to %d, as in ?name=a&name=b", fencing.MaxNames)
@@ -329,6 +337,10 @@ func decodeReleaseSet(c *call) (*releaseSet, error) {
 func releaseLocks(c *call, req *releaseSet) (*renewedSet, error) {
 	ctx := context.WithoutCancel(c.r.Context())
 	return c.forEach(req.names, req.lease, func(name fencing.Name) (fencing.Outcome, error) {
-		return c.s.dog.Do(ctx, fencing.ReleaseRequest{Name: name, Lease: req.lease, Hold: req.hold})
+		out, err := c.s.dog.Do(ctx, fencing.ReleaseRequest{Name: name, Lease: req.lease, Hold: req.hold, Linger: req.after})
+		if req.after > 0 {
+			out.Holder = fencing.Holder{} // nobody counts on it any more
+		}
+		return out, err
 	})
 }

@@ -21,6 +21,7 @@ class Holder {
   #of = el("span", { class: "muted" });
   #held = el("span", { class: "muted" });
   #expires = el("time");
+  #unless = el("span", { class: "muted" });
   #renewed = el("time");
   #renewedMark = null;
   #renewer = el("span", { class: "muted" });
@@ -65,7 +66,7 @@ class Holder {
         fact("Mode", this.#mode),
         fact("Held since", acquired, " ", this.#held),
         fact("Last renewed", this.#renewed, this.#renewer),
-        fact("Expires", this.#expires, el("span", { class: "muted" }, " unless renewed")),
+        fact("Ends", this.#expires, this.#unless),
         holder.hold > 1 ? fact("Hold", `${holder.hold} deep`) : null,
       ),
       metadata.length === 0 ? null : el("div", null,
@@ -88,6 +89,7 @@ class Holder {
     this.#countdown.set(holder.deadline, holder.ttl_ms, now);
     setText(this.#of, `left of ${plainSpan(holder.ttl_ms)}`);
     setText(this.#mode, `${holder.mode}${holder.limit ? `, at most ${holder.limit}` : ""}${holder.slot >= 0 ? `, ${slots(holder)}` : ""}`);
+    setText(this.#unless, holder.left ? ": its holder has left" : " unless renewed");
     setText(this.#expires, since(holder.expires_at, holder.storeNow));
     this.#expires.dateTime = holder.expires_at;
     this.#expires.title = instant(holder.expires_at);
