@@ -2,13 +2,16 @@ package client
 
 import (
 	"context"
+	"net/http"
+	"net/url"
+	"strconv"
 	"time"
 )
 
 // AtLeast keeps the names for so long after the grant, from 0 to 24 h, although the work is
 // done sooner, so that nobody else does it again: for a job that several machines start at the
 // same time by clocks that differ. Release then has the lease live for what is left of that time,
-// 100 ms at least, and renews it no more; its end is an expiry. Release does so whatever became of the work;
+// 100 ms at least, and renews it no more; its end is a release, and no lock delay follows. Release does so whatever became of the work;
 // ReleaseNow releases at once, and so does Do if its function has returned an error or
 // panicked, or the lease was lost.
 //
@@ -38,27 +41,47 @@ func (l *Lease) leftOfLeast() time.Duration {
 	return l.least - l.c.now().since(l.grantedAt)
 }
 
-// leave has the lease live for so long from now on. Where the gateway does not allow such a
+// leave has the lease live for so long from now on, and be released then. Where the gateway does not allow such a
 // TTL it is that of the grant, which is no fault if it is longer.
 func (l *Lease) leave(ctx context.Context, patience, left time.Duration) error {
-	ask := func(ttl time.Duration) error {
+	err := l.leaveFor(ctx, patience, max(left, minTTL))
+	if refuses(err, "ttl_ms") {
+		if again := l.leaveFor(ctx, patience, l.granted); again != nil || l.granted >= left {
+			err = again
+		}
+	}
+	return err
+}
+
+// leaveFor does so where the gateway allows the time, and knows after_ms: an earlier one has the lease end by a TTL, as an expiry.
+func (l *Lease) leaveFor(ctx context.Context, patience, left time.Duration) error {
+	names := l.held()
+	path, err := pathOfNames(names)
+	if err != nil {
+		return err
+	}
+	query := url.Values{"after_ms": {strconv.FormatInt(upMillis(left), 10)}}
+	if len(names) > 1 {
+		query["name"] = names
+	}
+	_, err = l.c.insist(ctx, call{method: http.MethodDelete, path: path + "?" + query.Encode(), leaseID: l.id, patience: patience, read: done})
+	if refuses(err, "after_ms") || refuses(err, "query") {
 		var g granted
-		r, err := renewalCall(&g, l.id, l.held(), renewRequest{TTL: upMillis(ttl)})
-		if err != nil {
-			return err
+		r, invalid := renewalCall(&g, l.id, names, renewRequest{TTL: upMillis(left)})
+		if invalid != nil {
+			return invalid
 		}
 		r.patience = patience
 		_, err = l.c.insist(ctx, r)
-		return err
-	}
-	err := ask(max(left, minTTL))
-	if e := refusal(err); e != nil && e.Code == CodeInvalidRequest && e.Field == "ttl_ms" {
-		if again := ask(l.granted); again != nil || l.granted >= left {
-			err = again
-		}
 	}
 	if err != nil {
 		return unheard(err)
 	}
 	return nil
+}
+
+// refuses reports whether an error refuses a request for a field.
+func refuses(err error, field string) bool {
+	e := refusal(err)
+	return e != nil && e.Code == CodeInvalidRequest && e.Field == field
 }

@@ -19,7 +19,7 @@ import (
 type requests struct {
 	mu      sync.Mutex
 	asked   []string
-	refuses func(body string) (*http.Response, error) // a PUT; nil: it does not
+	refuses func(what string) (*http.Response, error) // by query and body; nil: it does not
 }
 
 // begin forgets what was asked.
@@ -49,14 +49,15 @@ func (a *requests) answer(r *http.Request) (*http.Response, error) {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.asked = append(a.asked, strings.TrimSpace(r.Method+" "+body))
+	a.asked = append(a.asked, strings.TrimSpace(r.Method+" "+r.URL.RawQuery+body))
 	switch {
-	case r.Method == http.MethodDelete:
-		return says(204, "")
 	case a.refuses != nil:
-		if response, err := a.refuses(body); response != nil {
+		if response, err := a.refuses(r.URL.RawQuery + body); response != nil {
 			return response, err
 		}
+	}
+	if r.Method == http.MethodDelete {
+		return says(204, "")
 	}
 	return grants(r)
 }
@@ -68,13 +69,23 @@ func TestAtLeast(t *testing.T) {
 	lost := func(string) (*http.Response, error) {
 		return says(412, `{"status":412,"code":"lease_lost","reason":"broken"}`)
 	}
+	refusing := func(field string) (*http.Response, error) {
+		return says(400, fmt.Sprintf(`{"status":400,"code":"invalid_request","field":%q,"detail":""}`, field))
+	}
 	bounds := func(allowed string) func(string) (*http.Response, error) {
-		return func(body string) (*http.Response, error) {
-			if strings.Contains(body, allowed) {
+		return func(what string) (*http.Response, error) {
+			if strings.Contains(what, allowed) {
 				return nil, nil
 			}
-			return says(400, `{"status":400,"code":"invalid_request","field":"ttl_ms","detail":"ttl_ms"}`)
+			field, _, _ := strings.Cut(strings.Trim(what, `{"`), "_ms")
+			return refusing(field + "_ms")
 		}
+	}
+	earlier := func(what string) (*http.Response, error) {
+		if strings.Contains(what, "after_ms") {
+			return refusing("query")
+		}
+		return nil, nil
 	}
 	for _, c := range []struct {
 		name    string
@@ -85,15 +96,16 @@ func TestAtLeast(t *testing.T) {
 		asked   string // what ends the lease
 		want    error
 	}{
-		{name: "the rest", least: 50 * time.Second, takes: time.Second, asked: `PUT {"ttl_ms":49000}`},
-		{name: "longer than the TTL", least: 10 * time.Minute, takes: time.Second, asked: `PUT {"ttl_ms":599000}`},
-		{name: "less than a TTL may be", least: 50 * time.Second, takes: 50*time.Second - 1, asked: `PUT {"ttl_ms":100}`},
+		{name: "the rest", least: 50 * time.Second, takes: time.Second, asked: "DELETE after_ms=49000"},
+		{name: "longer than the TTL", least: 10 * time.Minute, takes: time.Second, asked: "DELETE after_ms=599000"},
+		{name: "less than a TTL may be", least: 50 * time.Second, takes: 50*time.Second - 1, asked: "DELETE after_ms=100"},
 		{name: "over", least: 50 * time.Second, takes: 50 * time.Second, asked: "DELETE"},
 		{name: "none", takes: time.Second, asked: "DELETE"},
 		{name: "failure", least: 50 * time.Second, takes: time.Second, fails: failed, asked: "DELETE", want: failed},
-		{name: "lost", least: 50 * time.Second, takes: time.Second, refuses: lost, asked: `PUT {"ttl_ms":49000}`, want: CodeLeaseLost},
-		{name: "less than the gateway allows", least: 5 * time.Second, takes: time.Second, refuses: bounds("30000"), asked: `PUT {"ttl_ms":4000} PUT {"ttl_ms":30000}`},
-		{name: "more than the gateway allows", least: time.Hour, takes: time.Minute, refuses: bounds("30000"), asked: `PUT {"ttl_ms":3540000} PUT {"ttl_ms":30000}`, want: CodeInvalidRequest},
+		{name: "lost", least: 50 * time.Second, takes: time.Second, refuses: lost, asked: "DELETE after_ms=49000", want: CodeLeaseLost},
+		{name: "less than the gateway allows", least: 5 * time.Second, takes: time.Second, refuses: bounds("30000"), asked: `DELETE after_ms=4000 PUT {"ttl_ms":4000} DELETE after_ms=30000`},
+		{name: "more than the gateway allows", least: time.Hour, takes: time.Minute, refuses: bounds("30000"), asked: `DELETE after_ms=3540000 PUT {"ttl_ms":3540000} DELETE after_ms=30000`, want: CodeInvalidRequest},
+		{name: "an earlier gateway", least: 50 * time.Second, takes: time.Second, refuses: earlier, asked: `DELETE after_ms=49000 PUT {"ttl_ms":49000}`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -124,9 +136,9 @@ func TestAtLeastWithoutDo(t *testing.T) {
 		c := scripted(t, 1, gateway.answer)
 		defer c.Close()
 		for want, ends := range map[string][]func(*Lease, context.Context) error{
-			`PUT {"ttl_ms":50000}`:        {(*Lease).Release, (*Lease).Release},
-			"DELETE":                      {(*Lease).ReleaseNow, (*Lease).Release},
-			`PUT {"ttl_ms":50000} DELETE`: {(*Lease).Release, (*Lease).ReleaseNow, (*Lease).ReleaseNow, (*Lease).Release},
+			"DELETE after_ms=50000":        {(*Lease).Release, (*Lease).Release},
+			"DELETE":                       {(*Lease).ReleaseNow, (*Lease).Release},
+			"DELETE after_ms=50000 DELETE": {(*Lease).Release, (*Lease).ReleaseNow, (*Lease).ReleaseNow, (*Lease).Release},
 		} {
 			gateway.begin(nil)
 			l := must[*Lease](t)(c.TryAcquire(t.Context(), "a", AtLeast(50*time.Second), NotRenewed()))
@@ -166,7 +178,7 @@ func TestAtLeastAtAGateway(t *testing.T) {
 				option(&asked)
 			}
 			names := append([]string{name}, asked.also...)
-			if err := c.Do(t.Context(), name, func(context.Context, *Lease) error { return nil }, append(options, AtLeast(least))...); err != nil {
+			if err := c.Do(t.Context(), name, func(context.Context, *Lease) error { return nil }, append(options, AtLeast(least), LockDelay(time.Minute))...); err != nil {
 				t.Fatal(err)
 			}
 			for _, name := range names {
@@ -176,7 +188,7 @@ func TestAtLeastAtAGateway(t *testing.T) {
 				}
 				past := must[[]Past](t)(c.History(t.Context(), name))
 				first := past[len(past)-1]
-				if first.Token >= l.Token() || millis(first.Held) < least || first.Outcome != "expired" {
+				if first.Token >= l.Token() || millis(first.Held) < least || first.Outcome != "released" {
 					t.Errorf("%s was held for %s, and %s", name, millis(first.Held), first.Outcome)
 				}
 			}

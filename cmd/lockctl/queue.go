@@ -99,7 +99,12 @@ func holdersOf(holders []client.Holder, count int) string {
 		return "nobody"
 	}
 	h := holders[0]
-	text := fmt.Sprintf("%s for %s, %s left unless renewed", printable(h.Owner), short(time.Since(h.AcquiredAt)), short(time.Duration(h.ExpiresIn)*time.Millisecond))
+	text, left := fmt.Sprintf("%s for %s, ", printable(h.Owner), short(time.Since(h.AcquiredAt))), short(time.Duration(h.ExpiresIn)*time.Millisecond)
+	if h.Left {
+		text += "released in " + left
+	} else {
+		text += left + " left unless renewed"
+	}
 	if count > 1 {
 		text += fmt.Sprintf(", and %d more", count-1)
 	}
