@@ -22,6 +22,9 @@ const (
 	// undoTimeout bounds how long it is tried to release what an acquire that was given up
 	// may have been granted.
 	undoTimeout = 3 * time.Second
+
+	// mostOver is how many grants in a row may be over before they are known: then answers take longer than the TTL.
+	mostOver = 3
 )
 
 // acquisition is what Options of an acquire say.
@@ -148,7 +151,8 @@ func OnLeaseID(f func(public string)) Option { return func(a *acquisition) { a.a
 func OnNotice(f func(Notice)) Option { return func(a *acquisition) { a.noticed = f } }
 
 // Acquire waits in the queue for a lease until it is granted, the context ends, or what
-// Wait allows is over (CodeWaitTimeout). What one gateway does not serve the others are asked for; when
+// Wait allows is over (CodeWaitTimeout). It gives up with ErrExpired after three grants in a row that were over when they
+// came: the TTL is too short for how long answers take. What one gateway does not serve the others are asked for; when
 // none has served it for as long as Options.Patience it gives up with ErrUnreachable, or with what a gateway refused it for. A
 // lease has to be released: the end of the context ends the wait, and not the lease (Do ends
 // with its context). What a failed acquire may have been granted is released meanwhile, and
@@ -258,6 +262,7 @@ type acquiring struct {
 	retry     *retry
 	uncertain bool // a request may have been granted without our knowing
 	doubted   int  // requests with the lease id that came to nothing that is known
+	over      int  // grants in a row that were over before they were known
 }
 
 // identify sets the lease id to ask with. A late request with an older one replaces nothing of it.
@@ -270,6 +275,7 @@ func (q *acquiring) identify(id string) {
 
 // run asks until there is a lease, or a reason to give up.
 func (q *acquiring) run(ctx, parent context.Context) (*Lease, error) {
+	var before error // what the last request came to
 	for perRequest := waitPerRequest; ; {
 		wait, within := q.retry.beginWait(q.waits)
 		l, err := q.once(ctx, parent, min(perRequest, wait, q.remaining(ctx)), within)
@@ -277,6 +283,9 @@ func (q *acquiring) run(ctx, parent context.Context) (*Lease, error) {
 			return l, nil
 		}
 		q.doubts(err)
+		if outcomeOf(err) == heldLock {
+			q.over = 0
+		}
 		if ctx.Err() != nil {
 			return nil, q.retry.ended(ctx, err)
 		}
@@ -286,7 +295,7 @@ func (q *acquiring) run(ctx, parent context.Context) (*Lease, error) {
 		case errors.Is(err, ErrExpired), errors.Is(err, CodeReplaced) && q.leaseID == "":
 			// It stood still between asking and being answered, or a gateway did that had
 			// an earlier request of this acquire: only that has the same lease id.
-			if q.waits && q.remaining(ctx) <= 0 {
+			if q.waits && q.remaining(ctx) <= 0 || q.over >= mostOver {
 				return nil, err
 			}
 		case errors.Is(err, ErrEvicted):
@@ -294,8 +303,13 @@ func (q *acquiring) run(ctx, parent context.Context) (*Lease, error) {
 		case e != nil && e.Code == CodeConflict && e.Field == "owner" && !q.named && q.Owner != "":
 			q.Owner, pause = "", 0 // that of the lease stays
 		case e != nil && e.Code == CodeLeaseLost && q.leaseID == "":
-			q.identify(NewLeaseID()) // granted, and ended before we knew
-			pause = 0
+			q.identify(NewLeaseID())                       // granted, and ended before we knew
+			if pause = 0; !errors.Is(before, ErrExpired) { // nor was that counted
+				q.over++
+			}
+			if q.over >= mostOver {
+				return nil, fmt.Errorf("%w: %w", ErrExpired, err)
+			}
 		case e != nil && e.Code == CodeInvalidRequest && e.Field == "wait_ms" && perRequest > time.Second:
 			perRequest, pause = perRequest/2, 0
 		case next.patient():
@@ -317,6 +331,7 @@ func (q *acquiring) run(ctx, parent context.Context) (*Lease, error) {
 		if err := q.retry.exhausted(err); err != nil {
 			return nil, err
 		}
+		before = err
 	}
 }
 
@@ -381,8 +396,7 @@ func (q *acquiring) once(ctx, parent context.Context, wait, within time.Duration
 	if l.left() <= 0 {
 		// One that was found again is near its end; another one was answered late.
 		if l.Remaining() <= 0 || q.unkept {
-			l.finish(ErrExpired)
-			return nil, ErrExpired
+			return nil, q.expired(l)
 		}
 		t := l.attempts()
 		err := l.renewOnce(t)
@@ -401,6 +415,15 @@ func (q *acquiring) once(ctx, parent context.Context, wait, within time.Duration
 		keep = func() {}
 	}
 	return l, l.start(keep)
+}
+
+// expired refuses a lease that can't be counted on.
+func (q *acquiring) expired(l *Lease) error {
+	if l.Remaining() <= 0 {
+		q.over++
+	}
+	l.finish(ErrExpired)
+	return ErrExpired
 }
 
 // tooEarly refuses a grant whose TTL is too short for StopEarly, and gives it back.

@@ -203,7 +203,7 @@ func (q *acquiring) attach(ctx, parent context.Context, within time.Duration) (*
 			l := q.lease(parent, g, s.sent)
 			switch {
 			case l.left() <= 0:
-				err = ErrExpired
+				err = q.expired(l)
 			case !stop():
 				err = context.Cause(ctx)
 			default:

@@ -346,6 +346,9 @@ func problemOf(response *http.Response, body []byte) error {
 	}
 	if p.Status = response.StatusCode; p.Detail == "" {
 		p.Detail = response.Request.Method + " " + response.Request.URL.Redacted() + " is answered " + response.Status
+		if to, err := response.Location(); err == nil && p.Status < 400 {
+			p.Detail += " to " + to.Redacted() + ": no gateway redirects, and a lease id is for one only; is that its address?"
+		}
 		if bytes.HasPrefix(body, []byte(wantsTLS)) {
 			p.Detail += ": it serves TLS: its address begins with https"
 		}

@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -132,4 +133,41 @@ func TestCloseIsBounded(t *testing.T) {
 			t.Errorf("it takes %s, and asks to release %d times", took, frozen.deleted.Load())
 		}
 	})
+}
+
+// Close ends the streams of events that are read, and those that are asked for after it end at once.
+func TestCloseEndsEvents(t *testing.T) {
+	for begins, answer := range map[string]script{
+		"a stream":        kinds["events"].right,
+		"no answer yet":   frozen,
+		"one that is cut": func(*http.Request) (*http.Response, error) { return nil, errors.New("connection refused") },
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			c := scripted(t, 2, answer)
+			told := make(chan error)
+			go func() {
+				var last error
+				for _, err := range c.Events(context.Background(), "") {
+					last = err
+				}
+				told <- last
+			}()
+			time.Sleep(time.Second)
+			begun := time.Now()
+			c.Close()
+			err := <-told
+			if took := time.Since(begun); !errors.Is(err, ErrClosed) || took > 0 {
+				t.Errorf("%s: %v, %s after Close", begins, err, took)
+			}
+			n := 0
+			for _, err := range c.Events(context.Background(), "") {
+				if n++; !errors.Is(err, ErrClosed) {
+					t.Errorf("%s: after Close: %v", begins, err)
+				}
+			}
+			if took := time.Since(begun); n != 1 || took > 0 {
+				t.Errorf("%s: after Close: %d events in %s", begins, n, took)
+			}
+		})
+	}
 }

@@ -135,8 +135,8 @@ var (
 	// have (CodeUnauthenticated, CodeForbidden, CodeMisdirected, CodeTooManyRequests) that is returned instead.
 	ErrUnreachable = errors.New("no gateway could answer")
 
-	// ErrExpired is returned by an acquire whose lease had run out before its answer was read:
-	// this process or its gateway had stood still.
+	// ErrExpired is returned by an acquire whose lease had run out before its answer was read, three times in a row:
+	// this process or its gateway stands still, or the TTL is shorter than what an answer takes.
 	ErrExpired = errors.New("the lease expired before the answer was read")
 
 	// ErrMaxHold is the cause of the context of a lease that was held for as long as

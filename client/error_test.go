@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
@@ -157,4 +158,14 @@ func TestZeroClient(t *testing.T) {
 	if err := c.Close(); err != nil {
 		t.Error(err)
 	}
+}
+
+// The error of a redirect says where it leads.
+func TestRedirects(t *testing.T) {
+	server := httptest.NewServer(http.RedirectHandler("https://locks.example/base/locks/a?x=1", http.StatusPermanentRedirect))
+	defer server.Close()
+	c := must[*Client](t)(New(Options{Addresses: []string{server.URL}}))
+	defer c.Close()
+	_, err := c.Acquire(t.Context(), "a")
+	oneLine(t, "redirect", err, "308 Permanent Redirect", "https://locks.example/base/locks/a")
 }

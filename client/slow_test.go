@@ -250,3 +250,48 @@ func TestCloseKeepsNobodyBusy(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// An acquire whose answers take longer than its TTL gives up after a few grants that were over when they came: each keeps others out.
+func TestAnswersSlowerThanTheTTL(t *testing.T) {
+	for name, options := range map[string][]Option{"plain": nil, "attached": {Attached()}, "lost answers": {Owner("lost")}} {
+		for _, waits := range []bool{false, true} {
+			synctest.Test(t, func(t *testing.T) {
+				grants, ended := 0, map[string]bool{}
+				ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+				defer cancel()
+				c := scripted(t, 1, func(r *http.Request) (*http.Response, error) {
+					id := r.Header.Get("Lease-Id")
+					switch {
+					case r.Method == http.MethodDelete:
+						return says(204, "")
+					case ended[id]:
+						return says(412, `{"code":"lease_lost","reason":"expired"}`)
+					}
+					ended[id] = true
+					if grants++; grants > 100 {
+						cancel()
+					}
+					sleep(r.Context(), 300*time.Millisecond)
+					if name == "lost answers" {
+						return nil, errors.New("connection reset")
+					}
+					life := `"name":"a","lease_id":"` + id + `","fencing_token":7,"ttl_ms":250,"expires_in_ms":250,"renew_in_ms":80`
+					if r.Header.Get("Accept") == "text/event-stream" {
+						return streams(r, "text/event-stream", "event: granted\ndata: {"+life+",\"elapsed_ms\":0}\n\n")
+					}
+					return says(201, "{"+life+`,"waited_ms":0}`)
+				})
+				defer c.Close()
+				acquire := c.TryAcquire
+				if waits {
+					acquire = c.Acquire
+				}
+				begun := time.Now()
+				_, err := acquire(ctx, "a", append(options, TTL(250*time.Millisecond))...)
+				if took := time.Since(begun); !errors.Is(err, ErrExpired) || grants != mostOver || took > 5*time.Second {
+					t.Errorf("%s, waits %t: %v after %s and %d grants", name, waits, err, took, grants)
+				}
+			})
+		}
+	}
+}

@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -276,7 +277,7 @@ type Event struct {
 }
 
 // Events yields what happens to locks whose names begin with prefix, until the context
-// ends. A stream that breaks off is opened again where it was, at another gateway too; where
+// ends, or the client is closed (ErrClosed). A stream that breaks off is opened again where it was, at another gateway too; where
 // that is not known it goes on with a resync. An error is the last thing that is yielded.
 func (c *Client) Events(ctx context.Context, prefix string) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
@@ -284,6 +285,9 @@ func (c *Client) Events(ctx context.Context, prefix string) iter.Seq2[Event, err
 			yield(Event{}, err)
 			return
 		}
+		ctx, cancel := context.WithCancelCause(ctx)
+		defer cancel(nil)
+		defer context.AfterFunc(c.ctx, func() { cancel(ErrClosed) })()
 		r := call{method: http.MethodGet, path: "/events?" + url.Values{"prefix": {prefix}}.Encode(), stream: true, kind: toWait}
 		again := false // there was a stream before
 		for retry := c.newRetry(); ; {
@@ -312,8 +316,8 @@ func (c *Client) Events(ctx context.Context, prefix string) iter.Seq2[Event, err
 			switch {
 			case !goesOn:
 				return
-			case ctx.Err() != nil:
-				yield(Event{}, context.Cause(ctx))
+			case ctx.Err() != nil, errors.Is(err, ErrClosed):
+				yield(Event{}, cmp.Or(context.Cause(ctx), ErrClosed))
 				return
 			case toWait.fate(err) == final:
 				yield(Event{}, err)
