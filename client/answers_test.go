@@ -294,3 +294,25 @@ func TestWrongAnswersToARenewal(t *testing.T) {
 		}
 	}
 }
+
+// A key that can't be read, or is none, is asked for again; each request has that of its time.
+func TestKeyFunc(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		asked := 0
+		var shown string
+		c := scripted(t, 1, func(r *http.Request) (*http.Response, error) {
+			shown = r.Header.Get("Authorization")
+			return kinds["inspect"].right(r)
+		})
+		defer c.Close()
+		c.options.KeyFunc = func() (string, error) {
+			asked++
+			return []string{"", "two\nlines", "fp_one", "fp_two"}[asked-1], []error{errors.New("it is being written"), nil, nil, nil}[asked-1]
+		}
+		for i, want := range []string{"Bearer fp_one", "Bearer fp_two"} {
+			if _, err := c.Inspect(t.Context(), "a"); err != nil || shown != want || asked != i+3 {
+				t.Errorf("%v, shown %q, asked %d times", err, shown, asked)
+			}
+		}
+	})
+}

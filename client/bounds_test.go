@@ -140,7 +140,8 @@ func TestOptionsOutOfRange(t *testing.T) {
 	if n := none.asked.Load(); n > 0 {
 		t.Errorf("%d requests were sent", n)
 	}
-	for _, bad := range []Options{{Patience: -1}, {Transport: none, TLS: &tls.Config{}}, {Owner: strings.Repeat("x", 257)}, {Owner: "a\n"}} {
+	key, config := func() (string, error) { return "", nil }, func() (*tls.Config, error) { return nil, nil }
+	for _, bad := range []Options{{Patience: -1}, {Transport: none, TLS: &tls.Config{}}, {Transport: none, TLSFunc: config}, {TLS: &tls.Config{}, TLSFunc: config}, {Key: "a", KeyFunc: key}, {Owner: strings.Repeat("x", 257)}, {Owner: "a\n"}} {
 		if bad.Addresses = []string{"http://127.0.0.1:1"}; newFails(bad) == nil {
 			t.Errorf("%+v is taken", bad)
 		}

@@ -62,13 +62,24 @@ type Options struct {
 	// http in the clear.
 	Key string
 
-	// TLS is for gateways at https addresses. Default: the system's certificates.
+	// KeyFunc is asked for the key before each request, in place of Key, for keys that are replaced while the client runs.
+	// An error is that of the request, which is made again as after no answer. It must not block, and is called by many
+	// goroutines at a time.
+	KeyFunc func() (string, error)
+
+	// TLS is for gateways at https addresses. Default: the system's certificates. Its GetClientCertificate can show
+	// a certificate that was replaced.
 	TLS *tls.Config
+
+	// TLSFunc is asked before each request, in place of TLS, for authorities that are replaced while the client runs:
+	// once it returns another pointer than before, new connections are made with that. Otherwise it is as KeyFunc.
+	TLSFunc func() (*tls.Config, error)
 
 	// Transport sends the requests, for those who need a unix socket, a proxy or measurements of
 	// their own. TLS has to be nil then. It has to end a request with its context, and bound how long a connection
 	// takes to be made; with HTTP/2 it has to ask connections whether they are alive. A bound on the connections to a gateway
-	// (http.Transport.MaxConnsPerHost) must leave room for requests beside those that are late, of which a lease has up to seven. Close leaves its connections open. Default: HTTP/1.1,
+	// (http.Transport.MaxConnsPerHost) must leave room for requests beside those that are late, of which a lease has up to seven. Close leaves its connections open; those that are idle are closed after a request
+	// that was not answered, if it has CloseIdleConnections, so that the next one does not take another that has died. Default: HTTP/1.1,
 	// with the proxy of the environment.
 	Transport http.RoundTripper
 
@@ -126,8 +137,8 @@ func New(o Options) (*Client, error) {
 		}
 		addresses[i] = strings.TrimRight(address, "/")
 	}
-	if strings.ContainsFunc(o.Key, func(r rune) bool { return r <= ' ' || r > '~' }) {
-		return nil, errors.New("client: the key has characters that no key has, perhaps a newline at its end")
+	if err := checkKey(o.Key); err != nil {
+		return nil, err
 	}
 	if o.Patience < 0 {
 		return nil, fmt.Errorf("client: Options.Patience is %s; it must not be negative", o.Patience)
@@ -141,11 +152,18 @@ func New(o Options) (*Client, error) {
 		host, _ := os.Hostname()
 		o.Owner = host + ":" + strconv.Itoa(os.Getpid())
 	}
-	if o.Transport != nil && o.TLS != nil {
+	switch {
+	case o.Transport != nil && (o.TLS != nil || o.TLSFunc != nil):
 		return nil, errors.New("client: Options has both a Transport and TLS; the Transport has to know the certificates")
+	case o.TLS != nil && o.TLSFunc != nil, o.Key != "" && o.KeyFunc != nil:
+		return nil, errors.New("client: Options has a function for what it also has: TLS and TLSFunc, or Key and KeyFunc")
 	}
 	transport := o.Transport
-	if transport == nil {
+	switch {
+	case transport != nil:
+	case o.TLSFunc != nil:
+		transport = &replaced{options: o}
+	default:
 		transport = o.transport()
 	}
 	c := &Client{options: o, now: now, undoes: undoTimeout, closes: closeTimeout, http: &http.Client{
@@ -157,8 +175,16 @@ func New(o Options) (*Client, error) {
 	return c, nil
 }
 
+// checkKey refuses what can't be a key.
+func checkKey(key string) error {
+	if strings.ContainsFunc(key, func(r rune) bool { return r <= ' ' || r > '~' }) {
+		return errors.New("client: the key has characters that no key has, perhaps a newline at its end")
+	}
+	return nil
+}
+
 // transport returns that of a client without one of its own.
-func (o *Options) transport() http.RoundTripper {
+func (o *Options) transport() *http.Transport {
 	var protocols http.Protocols
 	protocols.SetHTTP1(true) // with HTTP/2 a connection that has died silently would outlive its requests
 	return &http.Transport{
@@ -308,8 +334,17 @@ func (c *Client) send(ctx context.Context, turn uint32, r call) (*http.Response,
 		request.Header[name] = slices.Clone(values) // Inject may add to them
 	}
 	c.inject(ctx, request.Header)
-	if c.options.Key != "" {
-		request.Header.Set("Authorization", "Bearer "+c.options.Key)
+	key := c.options.Key
+	if c.options.KeyFunc != nil {
+		if key, err = c.options.KeyFunc(); err == nil {
+			err = checkKey(key)
+		}
+		if err != nil {
+			return nil, instant{}, err
+		}
+	}
+	if key != "" {
+		request.Header.Set("Authorization", "Bearer "+key)
 	}
 	for name, value := range map[string]string{"Lease-Id": r.leaseID, "If-Match": r.ifMatch, "Last-Event-ID": r.lastEvent} {
 		if value != "" {

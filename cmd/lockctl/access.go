@@ -8,6 +8,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"unicode"
 
 	"fencepost/client"
@@ -30,50 +31,108 @@ Environment, for gateways that have keys or TLS; an unknown variable FENCEPOST..
 TRACEPARENT and TRACESTATE (W3C Trace Context) are sent along with every request.
 `
 
-// setAccess fills in what the environment says of keys and certificates.
+// setAccess fills in what the environment says of keys and certificates. What is in files is read again before each request, so
+// that a job outlives their being replaced; what is not right then, as while they are being written, changes nothing.
 func setAccess(o *client.Options) error {
 	o.Key = os.Getenv(keyVariable)
 	if file := os.Getenv(keyFileVariable); file != "" {
 		if o.Key != "" {
 			return usage("%s and %s are both set; which one is meant?", keyVariable, keyFileVariable)
 		}
-		content, err := os.ReadFile(file)
-		if err != nil {
+		latest := newest[string]{make: func() (string, error) { return readKey(file) }}
+		if _, err := latest.get(); err != nil {
 			return usage("%s: %w", keyFileVariable, err)
 		}
-		if o.Key = strings.TrimSpace(string(content)); o.Key == "" {
-			return usage("%s: %s is empty", keyFileVariable, file)
-		}
-		if strings.ContainsFunc(o.Key, unicode.IsSpace) {
-			return usage("%s: %s has more than a key, which gateway keygen prints on stderr; what it prints on stdout is for the gateway", keyFileVariable, file)
-		}
+		o.KeyFunc = latest.get
 	}
-	ca, cert, key := os.Getenv(caFileVariable), os.Getenv(certFileVariable), os.Getenv(certKeyVariable)
-	if ca == "" && cert == "" && key == "" {
+	files := [...]string{os.Getenv(caFileVariable), os.Getenv(certFileVariable), os.Getenv(certKeyVariable)}
+	if files == [3]string{} {
 		return nil
 	}
-	o.TLS = &tls.Config{MinVersion: tls.VersionTLS12}
-	if ca != "" {
-		content, err := os.ReadFile(ca)
-		if err == nil {
-			o.TLS.RootCAs = x509.NewCertPool()
-			if !o.TLS.RootCAs.AppendCertsFromPEM(content) {
-				err = fmt.Errorf("%s has no certificate in PEM", ca)
+	var read [3]string // what config was made of
+	var config *tls.Config
+	latest := newest[*tls.Config]{make: func() (*tls.Config, error) {
+		var content [3]string
+		for i, file := range files {
+			if file == "" {
+				continue
 			}
+			text, err := os.ReadFile(file)
+			if err != nil {
+				return nil, err
+			}
+			content[i] = string(text)
 		}
-		if err != nil {
-			return usage("%s: %w", caFileVariable, err)
+		if config != nil && content == read {
+			return config, nil
 		}
+		made, err := tlsOf(files, content)
+		if err == nil {
+			config, read = made, content
+		}
+		return made, err
+	}}
+	if _, err := latest.get(); err != nil {
+		return usage("%s, %s, %s: %w", caFileVariable, certFileVariable, certKeyVariable, err)
 	}
-	if cert == "" && key == "" {
-		return nil
-	}
-	pair, err := tls.LoadX509KeyPair(cert, key)
-	if err != nil {
-		return usage("%s, %s: %w", certFileVariable, certKeyVariable, err)
-	}
-	o.TLS.Certificates = []tls.Certificate{pair}
+	o.TLSFunc = latest.get
 	return nil
+}
+
+// newest has what is made of files, or what was made of them last when they were right.
+type newest[T any] struct {
+	make func() (T, error)
+	mu   sync.Mutex
+	last T
+	made bool
+}
+
+func (n *newest[T]) get() (T, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	made, err := n.make()
+	if err == nil {
+		n.last, n.made = made, true
+	} else if n.made {
+		err = nil
+	}
+	return n.last, err
+}
+
+// readKey reads a file with a key.
+func readKey(file string) (string, error) {
+	content, err := os.ReadFile(file)
+	if err != nil {
+		return "", err
+	}
+	key := strings.TrimSpace(string(content))
+	if key == "" {
+		return "", fmt.Errorf("%s is empty", file)
+	}
+	if strings.ContainsFunc(key, unicode.IsSpace) {
+		return "", fmt.Errorf("%s has more than a key, which gateway keygen prints on stderr; what it prints on stdout is for the gateway", file)
+	}
+	return key, nil
+}
+
+// tlsOf makes a configuration of files with authorities, a certificate and its key, and what they contain.
+func tlsOf(files, content [3]string) (*tls.Config, error) {
+	config := &tls.Config{MinVersion: tls.VersionTLS12}
+	if files[0] != "" {
+		config.RootCAs = x509.NewCertPool()
+		if !config.RootCAs.AppendCertsFromPEM([]byte(content[0])) {
+			return nil, fmt.Errorf("%s has no certificate in PEM", files[0])
+		}
+	}
+	if files[1] == "" && files[2] == "" {
+		return config, nil
+	}
+	pair, err := tls.X509KeyPair([]byte(content[1]), []byte(content[2]))
+	if err != nil {
+		return nil, fmt.Errorf("the certificate %q and its key %q: %w", files[1], files[2], err)
+	}
+	config.Certificates = []tls.Certificate{pair}
+	return config, nil
 }
 
 // accessAdvice says what to set after a failure for a key or a certificate; empty: nothing is known.
