@@ -74,7 +74,7 @@ var ours = map[string][]string{
 var theirs = map[string][]string{
 	"github.com/go-chi/chi": {"internal/http", "bench"},
 	"net/http": {
-		"client", "internal/http", "cmd/gateway", "fence", "fence/fencetest", "demo", "bench", "verify/attack", "verify/clients", "verify/crowd", "verify/history", "verify/members", "verify/sessions", "verify/soak", "verify/system",
+		"client", "internal/http", "cmd/gateway", "fence", "fence/fencetest", "demo", "examples/nightly", "bench", "verify/attack", "verify/clients", "verify/crowd", "verify/history", "verify/members", "verify/sessions", "verify/soak", "verify/system",
 	},
 	"github.com/redis/go-redis":            {"internal/redis", "internal/redis/redistest", "bench"},
 	"github.com/jackc/pgx":                 {"internal/sql", "internal/sql/sqltest", "bench"},

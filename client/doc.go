@@ -3,6 +3,8 @@
 //	c, err := client.New(client.Options{Addresses: []string{"http://127.0.0.1:8080"}, Owner: "worker-7"})
 //	…
 //	defer c.Close()
+//	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM) // else SIGTERM leaves the lock held
+//	defer stop()
 //	err = c.Do(ctx, "orders/42", func(ctx context.Context, lease *client.Lease) error {
 //		return ship(ctx, 42, lease.Token()) // UPDATE … WHERE id = 42 AND fence <= token
 //	})

@@ -5,6 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"log"
+	"os"
+	"os/signal"
+	"syscall"
 	"time"
 
 	"fencepost/client"
@@ -19,7 +22,9 @@ func Example() {
 		log.Fatal(err)
 	}
 	defer c.Close()
-	err = c.Do(context.Background(), "orders/42", func(ctx context.Context, lease *client.Lease) error {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop() // a signal ends the work, if it heeds its context, and then the lock is released
+	err = c.Do(ctx, "orders/42", func(ctx context.Context, lease *client.Lease) error {
 		return ship(ctx, 42, lease.Token())
 	}, client.TTL(30*time.Second), client.Wait(time.Minute))
 	switch {

@@ -6,20 +6,34 @@ import java.net.URI;
 import java.net.http.*;
 import java.net.http.HttpRequest.BodyPublishers;
 import java.net.http.HttpResponse.BodyHandlers;
+import java.nio.charset.StandardCharsets;
 import java.nio.file.*;
 import java.security.SecureRandom;
 import java.time.Duration;
 import java.util.*;
 import java.util.concurrent.*;
+import java.util.concurrent.atomic.AtomicInteger;
 import java.util.regex.*;
 
 public class Nightly {
-    static final String GATEWAY = Objects.requireNonNullElse(System.getenv("FENCEPOST"), "http://127.0.0.1:8080");
-    static final String STORAGE = Objects.requireNonNullElse(System.getenv("STORAGE"), "");
-    static final String KEY = Objects.requireNonNullElse(System.getenv("FENCEPOST_KEY"), "");
+    static final String LOCK = "reports/nightly"; // any text
+    static final String[] GATEWAYS = environment("FENCEPOST", "http://127.0.0.1:8080").trim().split("[/\\s]*,\\s*|/+$");
+    static final String STORAGE = environment("STORAGE", ""), KEY = environment("FENCEPOST_KEY", "");
     static final long TTL = 30000;
     static final HttpClient http = HttpClient.newBuilder()
         .version(HttpClient.Version.HTTP_1_1).connectTimeout(Duration.ofSeconds(5)).build();
+
+    static String environment(String name, String otherwise) {
+        String value = System.getenv(name);
+        return value == null || value.isEmpty() ? otherwise : value;
+    }
+
+    // Any text as a name: docs/locks.md.
+    static String encode(String text) {
+        String bytes = new String(text.getBytes(StandardCharsets.UTF_8), StandardCharsets.ISO_8859_1);
+        return Pattern.compile("[^A-Za-z0-9._:@/-]|^/|/\\z|(?<=/)/|(?<![^/])\\.(?=\\.?(/|\\z))").matcher(bytes)
+            .replaceAll(m -> String.format("~%02X", (int) m.group().charAt(0)));
+    }
 
     // Milliseconds, suspended time included where there is such a clock.
     static long now() {
@@ -30,34 +44,55 @@ public class Nightly {
         }
     }
 
+    // An error that ends the program with a status.
+    static class Failure extends Exception {
+        final int status;
+
+        Failure(int status, String message) {
+            super(message);
+            this.status = status;
+        }
+    }
+
     static class Lease {
-        final URI uri;
-        final String id;
+        final String path, id;
+        final AtomicInteger turn = new AtomicInteger(); // of which gateway
         volatile long sent = -1, deadline, renewAt, token; // sent: when what was answered was
+        volatile String said = ""; // the last answer, for people
         volatile boolean ending, released;
 
-        Lease(String name) {
-            uri = URI.create(GATEWAY + "/locks/" + name);
+        Lease(String text) {
+            path = "/locks/" + encode(text);
             byte[] random = new byte[28];
             new SecureRandom().nextBytes(random);
             String hex = HexFormat.of().formatHex(random);
             id = "01" + hex.substring(0, 24).toUpperCase() + "." + hex.substring(24);
         }
 
-        // Returns the status; 0: no answer, so nothing is known.
-        int ask(String method, String body, long timeout) {
+        record Answer(int status, long pause) { // status 0: it is no gateway's; pause: ms not to ask again
+            boolean is(Integer... statuses) {
+                return List.of(statuses).contains(status);
+            }
+        }
+
+        Answer ask(String method, String body, long timeout) {
             long asking = now();
+            int mine = turn.getAndIncrement(); // whoever asks before this is answered asks the next gateway
+            String text = method + " " + GATEWAYS[mine % GATEWAYS.length] + path;
             CompletableFuture<HttpResponse<String>> asked = null;
             try {
-                HttpRequest.Builder request = HttpRequest.newBuilder(uri).header("Lease-Id", id);
+                HttpRequest.Builder request = HttpRequest.newBuilder(URI.create(text.substring(method.length() + 1)));
+                request.header("Lease-Id", id);
                 if (!KEY.isEmpty()) request.header("Authorization", "Bearer " + KEY);
                 asked = http.sendAsync(request.method(method, BodyPublishers.ofString(body)).build(), BodyHandlers.ofString());
                 // HttpRequest's own timeout ends when the headers are there; this one has the body too.
-                HttpResponse<String> answer = asked.get(timeout, TimeUnit.MILLISECONDS);
-                int status = answer.statusCode();
-                if (status == 201 || status == 200 && !method.equals("DELETE")) {
-                    long waited = number(answer.body(), "waited_ms"), expires = number(answer.body(), "expires_in_ms");
-                    long renew = number(answer.body(), "renew_in_ms"), fencing = number(answer.body(), "fencing_token");
+                HttpResponse<String> given = asked.get(timeout, TimeUnit.MILLISECONDS);
+                text += ": " + given.statusCode() + " " + given.body();
+                String after = given.headers().firstValue("Retry-After").filter(s -> s.matches("\\d{1,9}")).orElse("0");
+                Answer answer = new Answer(given.statusCode(), Long.parseLong(after) * 1000);
+                if (answer.is(200, 201) && !method.equals("DELETE")) {
+                    long waited = number(given.body(), "waited_ms"), expires = number(given.body(), "expires_in_ms");
+                    long renew = number(given.body(), "renew_in_ms"), fencing = number(given.body(), "fencing_token");
                     synchronized (this) {
                         if (asking > sent) { // one that was sent later may have been answered sooner
                             sent = asking;
@@ -67,11 +102,37 @@ public class Nightly {
                         }
                     }
                 }
-                return status;
+                if (answer.status / 100 == 4 && !text.contains("\"code\"")) return new Answer(0, answer.pause); // a proxy's
+                if (answer.is(200, 201, 204, 400, 409, 412, 423)) turn.set(mine);
+                return answer;
             } catch (Exception e) { // not the gateway's answer, or none in time
                 if (asked != null) asked.cancel(true);
-                return 0;
+                text += ": " + e;
+                return new Answer(0, 0);
+            } finally {
+                said = text.substring(0, Math.min(text.length(), 500));
             }
+        }
+
+        // Asks until a gateway decides, all refuse to let this wait, or the time is over. Returns the last answer.
+        Answer insist(String method, long time) throws InterruptedException {
+            long until = now() + time;
+            Answer answer = new Answer(0, 0);
+            int asked = 0, refused = 0;
+            for (long left; refused < GATEWAYS.length && !(ending && !released) && (left = until - now()) > 0; ) {
+                if (method.equals("POST")) {
+                    long wait = Math.min(left, 5000);
+                    answer = ask(method, "{\"ttl_ms\":" + TTL + ",\"wait_ms\":" + wait + ",\"owner\":\"java\"}", wait + 3000);
+                    if (answer.is(200, 201) && left() > 0 || answer.is(404, 405, 413, 428)) break;
+                    refused = answer.status / 100 == 3 || answer.is(401, 403, 421) ? refused + 1 : 0;
+                } else {
+                    answer = ask(method, "", Math.min(left, 2000));
+                }
+                if (answer.is(204, 400, 409, 412)) break;
+                if (answer.is(423)) Thread.sleep(100); // the place in the queue is kept for some seconds
+                else if (++asked % GATEWAYS.length == 0) Thread.sleep(Math.min(Math.max(answer.pause, 500), 3000));
+            }
+            return answer;
         }
 
         static long number(String json, String field) {
@@ -80,22 +141,27 @@ public class Nightly {
             return Long.parseLong(m.group(1));
         }
 
-        boolean acquire(long wait) throws InterruptedException {
-            long giveUp = now() + wait;
-            for (long left; !ending && (left = giveUp - now()) > 0; Thread.sleep(1000)) {
-                int status = ask("POST", "{\"ttl_ms\":" + TTL + ",\"wait_ms\":" + left + ",\"owner\":\"java\"}", left + 5000);
-                if ((status == 200 || status == 201) && left() > 0) {
-                    start(this::watch);
-                    start(this::keep);
-                    return true;
-                }
-                if (status != 0 && status != 429 && status < 500) return false;
-            } // not known, or not now: the same request again
-            return false;
+        void acquire(long wait) throws Exception {
+            Answer answer = insist("POST", wait);
+            if (!answer.is(200, 201) || left() <= 0) {
+                int status = answer.is(401, 403) ? 77 : answer.is(409, 412, 423, 429) ? 75 : answer.status / 100 == 3 || answer.status / 100 == 4 ? 64 : 69;
+                throw new Failure(status, "the lock is not acquired: " + said);
+            }
+            start(this::watch);
+            start(this::keep);
         }
 
         long left() {
             return deadline - now() - TTL / 10; // a tenth to spare
+        }
+
+        void end(String why) { // the main thread can't be asked, and perhaps nobody reads what is said
+            try {
+                start(() -> System.err.println(why));
+                pause(100);
+            } finally {
+                Runtime.getRuntime().halt(124);
+            }
         }
 
         void watch() { // no request, no output: nothing that can wait
@@ -103,7 +169,7 @@ public class Nightly {
                 pause(Math.min(left(), 200));
                 if (released) return;
             }
-            Runtime.getRuntime().halt(124); // the main thread can't be asked
+            end("the lease is over; " + said);
         }
 
         void keep() {
@@ -117,9 +183,11 @@ public class Nightly {
         }
 
         void renew(long timeout) {
-            int status = ask("PUT", "{}", timeout);
-            if (status == 412 && !released) Runtime.getRuntime().halt(124);
-            if (status != 200) renewAt = Math.min(renewAt, now() + left() / 10);
+            Answer answer = ask("PUT", "{}", timeout);
+            if (answer.is(412) && !released) end("the lease is lost; " + said);
+            if (answer.is(200)) return;
+            long left = left();
+            renewAt = Math.min(renewAt, now() + Math.max(left / 10, Math.min(answer.pause, left / 4)));
         }
 
         static void start(Runnable job) {
@@ -135,24 +203,31 @@ public class Nightly {
             }
         }
 
-        void release() {
+        void release() throws InterruptedException {
             released = true;
-            ask("DELETE", "", 5000);
+            insist("DELETE", 5000);
         }
     }
 
-    static int work(Lease lease) throws Exception {
-        if (!lease.acquire(30000)) return 75;
-        for (int part = 1; part <= 20 && !lease.ending; part++) {
-            if (lease.left() <= 0) return 124; // this process may have stood still: look before every write
-            int written = http.send(HttpRequest.newBuilder(URI.create(STORAGE))
-                .header("Fencing-Token", Long.toString(lease.token)) // cut off by halt, if need be
-                .PUT(BodyPublishers.ofString("part " + part + " by java")).build(), BodyHandlers.discarding()).statusCode();
-            if (written == 412) return 124;
-            if (written / 100 != 2) throw new IllegalStateException("part " + part + " is not written: " + written);
-            Thread.sleep(200);
+    static void work(Lease lease) throws Exception {
+        lease.acquire(30000);
+        for (int part = 1; part <= 20; part++) {
+            if (lease.left() <= 0) throw new Failure(124, "the lease is over; " + lease.said); // it may have stood still
+            String what = "part " + part + " is not written: ";
+            HttpResponse<String> written;
+            try {
+                written = http.send(HttpRequest.newBuilder(URI.create(STORAGE)) // cut off by halt, if need be
+                    .header("Fencing-Token", Long.toString(lease.token))
+                    .PUT(BodyPublishers.ofString("part " + part + " by java")).build(), BodyHandlers.ofString());
+            } catch (java.io.IOException e) {
+                throw new Failure(1, what + e);
+            }
+            if (written.statusCode() / 100 != 2) {
+                throw new Failure(written.statusCode() == 412 ? 124 : 1, what + written.statusCode() + " " + written.body());
+            }
+            Thread.sleep(200); // interrupted by a signal
         }
-        return 0;
+        System.out.println("20 parts are written");
     }
 
     public static void main(String[] args) {
@@ -160,7 +235,7 @@ public class Nightly {
             System.err.println("set STORAGE to the URL that takes the parts of the report, such as http://127.0.0.1:8090/report");
             System.exit(2);
         }
-        Lease lease = new Lease("reports/nightly");
+        Lease lease = new Lease(LOCK);
         Thread main = Thread.currentThread();
         CountDownLatch stopped = new CountDownLatch(1);
         // It runs when the program ends, also by SIGTERM, SIGINT and SIGHUP: the work stops, then the lock is free.
@@ -169,15 +244,19 @@ public class Nightly {
             main.interrupt();
             try {
                 stopped.await();
+                lease.release();
             } catch (InterruptedException e) { // nobody interrupts this thread
             }
-            lease.release();
         }));
-        int status = 1;
+        int status = 0;
         try {
-            status = work(lease);
+            work(lease);
+        } catch (Failure e) {
+            System.err.println(e.getMessage());
+            status = e.status;
         } catch (Exception e) {
-            System.err.println(e);
+            if (!lease.ending) System.err.println(e);
+            status = 1;
         } finally {
             stopped.countDown();
         }

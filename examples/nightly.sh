@@ -7,31 +7,62 @@
 # If you change it: a signal that comes while bash 5.2 runs $(...) may not run its trap, and `read -t` from a pipe may return
 # the first half of a line.
 set -um # -m: a job is a process group
-gateway=${FENCEPOST:-http://127.0.0.1:8080} storage=${STORAGE:-} lock=reports/nightly ttl=30000
+lock=reports/nightly storage=${STORAGE:-} ttl=30000 # the lock: any text
+IFS=', ' read -ra gateways <<<"${FENCEPOST:-http://127.0.0.1:8080}"
 authorization=${FENCEPOST_KEY:+Authorization: Bearer $FENCEPOST_KEY}
 [ -n "$storage" ] || { echo "set STORAGE to the URL that takes the parts of the report, such as http://127.0.0.1:8090/report" >&2; exit 2; }
 
 hex() { od -An -N"$1" -tx1 /dev/urandom | tr -d ' \n'; }
-lease_id="01$(hex 12 | tr a-f A-F).$(hex 16)" dir=$(mktemp -d) answer='' job='' keeper='' asked=''
+lease_id="01$(hex 12 | tr a-f A-F).$(hex 16)" dir=$(mktemp -d) turn=0 answer='' said='' job='' keeper='' asked=''
 
 # From here on the script itself runs no $(...): bash 5.2 may lose a trap there.
 clock() { local up; read -r up _ </proc/uptime; now=${up/./}0; } # ms, suspended time included
+exec {never}<> <(:)                                              # a pipe on which nothing comes: to read from it is to sleep, without a program
+pause() { local s; printf -v s '%d.%03d' $(($1 / 1000)) $(($1 % 1000)); read -rt $s -u $never; }
 
-# ask METHOD BODY TIMEOUT: one request. Lease id and key are in no command line.
+encode() { # sets name to any text as a name: docs/locks.md
+	local LC_ALL=C before=/ i byte
+	name=''
+	for ((i = 0; i < ${#1}; i++)); do
+		byte=${1:i:1}
+		case $before${1:i} in
+		//* | ?/ | /. | /./* | /.. | /../* | ?[!A-Za-z0-9._:@/-]*)
+			printf -v byte %d "'$byte"
+			printf -v byte '~%02X' $((byte & 255))
+			;;
+		esac
+		name+=$byte before=${1:i:1}
+	done
+}
+
+# ask METHOD BODY TIMEOUT: one request. Sets status (000: it is no gateway's), after (ms not to ask again) and said, for people.
+# Lease id and key are in no command line.
 ask() {
-	local seconds file=$dir/$1.$BASHPID
+	local seconds file=$dir/$1.$BASHPID url=${gateways[turn % ${#gateways[@]}]} mine=$turn
+	turn=$((turn + 1)) # whoever asks before this is answered asks the next gateway
+	while [[ $url == */ ]]; do url=${url%/}; done
 	printf -v seconds '%d.%03d' $(($3 / 1000)) $(($3 % 1000))
 	clock
 	sent=$now
-	curl -s --max-time "$seconds" -w '\n%{http_code}' -X "$1" -d "$2" \
-		-H @<(printf 'Lease-Id: %s\n%s' "$lease_id" "$authorization") "$gateway/locks/$lock" >"$file" &
-	asked=$! status=000
+	curl -sS --max-time "$seconds" -w '\n%{http_code} %header{retry-after}' -X "$1" -d "$2" \
+		-H @<(printf 'Lease-Id: %s\n%s' "$lease_id" "$authorization") "$url/locks/$name" >"$file" 2>&1 &
+	asked=$! status=000 after=0 answer=''
 	if wait $asked; then # a trap interrupts it
 		read -rd '' answer <"$file" # to its end
-		status=${answer##*$'\n'}
+		[[ ${answer##*$'\n'} =~ ^([0-9]{3})\ ?([0-9]{1,6}$)? ]] && status=${BASH_REMATCH[1]} after=$((${BASH_REMATCH[2]:-0} * 1000))
+	else
+		read -rd '' answer <"$file"
 	fi
+	said="$1 $url/locks/$name: ${answer:0:500}" said=${said//$'\n'/ }
 	rm -f "$file"
 	asked=''
+	case $1$status in
+	POST20[01] | PUT200) granted && turn=$mine || status=000 ;;
+	*4??) [[ $answer == *'"code"'* ]] || status=000 ;; # a proxy's
+	esac
+	case $status in
+	204 | 400 | 409 | 412 | 423) turn=$mine ;;
+	esac
 }
 number() { [[ $answer =~ \"$2\":([0-9]+) ]] && printf -v "$1" %s "${BASH_REMATCH[1]}"; }
 granted() { # false: the answer is none of the gateway's, and nothing is known
@@ -43,70 +74,96 @@ lasts() { clock; left=$((deadline - now - ttl / 10)); [ $left -gt 0 ]; } # a ten
 tell() { echo "$deadline" >"$dir/next" && mv "$dir/next" "$dir/deadline"; } # a file: it is read whole or not at all
 told() { read -r deadline <"$dir/deadline" && lasts; }
 
-stop() { # ends the work, releases the lock, and exits
+# insist METHOD MS: asks until a gateway decides, all refuse to let this wait, or the time is over
+insist() {
+	local until rest tries=0 refused=0
+	clock
+	until=$((now + $2)) status=000
+	while [ $refused -lt ${#gateways[@]} ] && clock && rest=$((until - now)) && [ $rest -gt 0 ]; do
+		if [ $1 = POST ]; then
+			[ $rest -lt 5000 ] || rest=5000
+			ask POST "{\"ttl_ms\":$ttl,\"wait_ms\":$rest,\"owner\":\"bash\"}" $((rest + 3000))
+		else
+			ask "$1" '' $((rest < 2000 ? rest : 2000))
+		fi
+		case $1$status in
+		POST20[01]) lasts && return ;;
+		*204 | *400 | *409 | *412 | POST40[45] | POST413 | POST428) return ;;
+		POST3?? | POST40[13] | POST421) refused=$((refused + 1)) ;;
+		*) refused=0 ;;
+		esac
+		tries=$((tries + 1))
+		if [ $status = 423 ]; then
+			pause 100 # the place in the queue is kept for some seconds
+		elif ((tries % ${#gateways[@]} == 0)); then
+			pause $((after < 500 ? 500 : after < 3000 ? after : 3000))
+		fi
+	done
+}
+stop() { # stop STATUS [WHY]: ends the work, releases the lock, and exits
 	trap '' TERM INT HUP
 	for group in $job $keeper $asked; do kill -KILL -- -$group; done 2>/dev/null
 	wait $job $keeper $asked 2>/dev/null
-	[ "$1" = 124 ] && echo "the lease is over" >&2
-	ask DELETE '' 2000
+	[ -z "${2:-}" ] || echo "$2" >&2
+	[ ! -e "$dir/said" ] || [ "$1" != 124 ] || cat "$dir/said" >&2
+	insist DELETE 5000
 	rm -rf "$dir"
 	exit "$1"
 }
+encode "$lock"
 trap 'stop 143' TERM
 trap 'stop 130' INT
 trap 'stop 129' HUP
-exec {never}<> <(:) # a pipe on which nothing comes: to read from it is to sleep, without a program
-pause() { read -rt "$1" -u $never; }
 
-clock
-give_up=$((now + 30000))
-while :; do
-	clock
-	wait=$((give_up - now))
-	[ $wait -gt 0 ] || { echo "the lock could not be acquired" >&2; stop 75; }
-	ask POST "{\"ttl_ms\":$ttl,\"wait_ms\":$wait,\"owner\":\"bash\"}" $((wait + 5000))
-	case $status in
-	200 | 201) granted && lasts && break; pause 1 ;;
-	000 | 429 | 5??) pause 1 ;; # not known, or not now: the same request again
-	*) echo "the lock could not be acquired: $answer" >&2; stop 75 ;;
-	esac
-done
+insist POST 30000
+case $status in
+200 | 201) lasts || stop 69 "the lease was over before its answer was read" ;;
+401 | 403) stop 77 "the lock is not acquired: $said" ;;
+409 | 412 | 423 | 429) stop 75 "the lock is not acquired: $said" ;;
+[34]??) stop 64 "the lock is not acquired: $said" ;;
+*) stop 69 "the lock is not acquired: $said" ;;
+esac
 tell
 
 work() {
 	for part in {1..20}; do
 		told || exit 124 # the script, which looks too, may stand still
-		written=$(curl -s -o /dev/null -w '%{http_code}' -X PUT -H "Fencing-Token: $token" -d "part $part by bash" "$storage")
-		case $written in
-		2??) ;;
-		412) exit 124 ;;
-		*) echo "part $part is not written: $written" >&2; exit 1 ;;
+		written=$(curl -sS -w '\n%{http_code}' -X PUT -H "Fencing-Token: $token" -d "part $part by bash" "$storage" 2>&1)
+		case ${written##*$'\n'} in
+		2??) sleep 0.2; continue ;;
 		esac
-		sleep 0.2
+		echo "part $part is not written: ${written//$'\n'/ }" >&2
+		[[ $written != *$'\n'412 ]] || exit 124
+		exit 1
 	done
+	echo "20 parts are written"
 }
 renew() { # renew NUMBER TIMEOUT: a job of its own, for the answer may take long
 	ask PUT '{}' "$2"
-	[ "$status" != 200 ] || granted || status=000
-	echo "$status $sent $deadline $renew_at" >"$dir/answer$1" && mv "$dir/answer$1" "$dir/answered.$1"
+	[ $status = 200 ] || echo "the last renewal: $said" >"$dir/said"
+	echo "$status $sent $deadline $renew_at $after $turn" >"$dir/answer$1" && mv "$dir/answer$1" "$dir/answered.$1"
 }
 keep() {
-	local number=0 newest=$sent until again
+	local number=0 newest=$sent until again next soon
 	while kill -0 $$ 2>/dev/null && lasts; do # not without the script
 		for file in "$dir"/answered.*; do
 			[ -e "$file" ] || continue
-			read -r status sent until again <"$file"
+			read -r status sent until again after next <"$file"
 			rm "$file"
 			case $status in
-			200) [ $sent -gt $newest ] && newest=$sent deadline=$until renew_at=$again && tell ;;
+			200) turn=$next; [ $sent -gt $newest ] && newest=$sent deadline=$until renew_at=$again && tell ;;
 			412) deadline=0 && tell && return ;;
-			*) [ $((now + left / 10)) -lt $renew_at ] && renew_at=$((now + left / 10)) ;;
+			*)
+				soon=$((after < left / 4 ? after : left / 4))
+				soon=$((now + (soon > left / 10 ? soon : left / 10)))
+				[ $soon -lt $renew_at ] && renew_at=$soon
+				;;
 			esac
 		done
 		if lasts && [ $now -ge $renew_at ]; then
 			number=$((number + 1)) # here: the job would count in its own shell
 			renew $number $left &
-			renew_at=$((now + left / 3 + 50)) # no answer by then: another one beside it
+			turn=$((turn + 1)) renew_at=$((now + left / 3 + 50)) # no answer by then: another one beside it
 		fi
 		sleep 0.05
 	done
@@ -116,8 +173,8 @@ job=$!
 keep &
 keeper=$!
 while kill -0 $job 2>/dev/null; do
-	told || stop 124
-	pause 0.05
+	told || stop 124 "the lease is over"
+	pause 50
 done
 wait $job
 status=$? job=''

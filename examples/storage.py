@@ -2,7 +2,7 @@
 # sent. It keeps everything in memory. docs/storage is about real storage.
 #   python3 examples/storage.py
 # PORT is where it listens (default 8090).
-import http.server, os, re, threading
+import http.server, os, re, sys, threading
 
 lock = threading.Lock()
 admitted = {}  # of each path, the highest token that was admitted
@@ -40,4 +40,9 @@ class Storage(http.server.BaseHTTPRequestHandler):
         pass
 
 
-http.server.ThreadingHTTPServer(("127.0.0.1", int(os.environ.get("PORT", "8090"))), Storage).serve_forever()
+port = os.environ.get("PORT") or "8090"
+try:
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", int(port)), Storage)
+except (OSError, OverflowError, ValueError) as e:
+    sys.exit(f"can't listen on 127.0.0.1:{port}: {e}; set PORT to a free port")
+server.serve_forever()

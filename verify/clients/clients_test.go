@@ -136,7 +136,7 @@ may.set()
 print(answer, listener.accept()[0].recv(4))
 `)
 	python.Env = append(os.Environ(), "STORAGE=http://127.0.0.1")
-	if said, err := python.CombinedOutput(); err != nil || string(said) != "(0, b'') b''\n" {
+	if said, err := python.CombinedOutput(); err != nil || string(said) != "(0, 'no answer in time', 0) b''\n" {
 		t.Errorf("%s%v", said, err)
 	}
 }

@@ -24,7 +24,7 @@ type exchange struct {
 type relay struct {
 	t        *trial
 	listener net.Listener
-	targets  []string // of new connections, in turn
+	target   string // of new connections
 	running  sync.WaitGroup
 
 	mu     sync.Mutex
@@ -39,12 +39,12 @@ type relayed struct {
 	asked          *exchange
 }
 
-func newRelay(t *trial, targets ...string) (*relay, error) {
+func newRelay(t *trial, target string) (*relay, error) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, err
 	}
-	r := &relay{t: t, listener: listener, targets: targets}
+	r := &relay{t: t, listener: listener, target: target}
 	r.running.Go(r.serve)
 	return r, nil
 }
@@ -68,13 +68,13 @@ func (l *relayed) close() {
 }
 
 func (r *relay) serve() {
-	for i := 0; ; i++ {
+	for {
 		conn, err := r.listener.Accept()
 		if err != nil {
 			return
 		}
 		r.running.Go(func() {
-			server, err := net.Dial("tcp", r.targets[i%len(r.targets)])
+			server, err := net.Dial("tcp", r.target)
 			if err != nil {
 				conn.Close()
 				return

@@ -17,12 +17,11 @@ const ttlOfTrials = 3 * time.Second
 
 // subject is a client that trials are made with.
 type subject struct {
-	name    string
-	args    []string
-	env     []string
-	several bool // it knows several gateways; others know one address, behind which they are
-	ends    bool // it ends its work by itself, which is another process: see "When the command is ended" in docs/lockctl.md
-	group   bool // a signal may come to its process group, too
+	name  string
+	args  []string
+	env   []string
+	ends  bool // it ends its work by itself, which is another process: see "When the command is ended" in docs/lockctl.md
+	group bool // a signal may come to its process group, too
 }
 
 // writer writes the parts from a shell; before is what it does before each.
@@ -57,11 +56,11 @@ func subjects(examples, dir string) (all []subject, missing []string, err error)
 	}
 	self := fmt.Sprintf("/proc/%d/exe", os.Getpid())
 	all = []subject{
-		{name: "client.Do", args: []string{self}, env: []string{role + "=do"}, several: true},
-		{name: "client.Acquire", args: []string{self}, env: []string{role + "=acquire"}, several: true},
-		{name: "lockctl run", args: []string{lockctl, "run", "-ttl", ttlOfTrials.String(), "-wait", "30s", lockOfPrograms, "--", "sh", "-c", fmt.Sprintf(writer, "")}, several: true, ends: true},
+		{name: "client.Do", args: []string{self}, env: []string{role + "=do"}},
+		{name: "client.Acquire", args: []string{self}, env: []string{role + "=acquire"}},
+		{name: "lockctl run", args: []string{lockctl, "run", "-ttl", ttlOfTrials.String(), "-wait", "30s", lockOfPrograms, "--", "sh", "-c", fmt.Sprintf(writer, "")}, ends: true},
 		{name: "lockctl acquire", args: []string{"sh", "-c", fmt.Sprintf(acquiring, lockOfPrograms, ttlOfTrials) +
-			fmt.Sprintf(writer, `"$LOCKCTL" renew `+lockOfPrograms+` >/dev/null || exit 124`)}, env: []string{"LOCKCTL=" + lockctl}, several: true, group: true},
+			fmt.Sprintf(writer, `"$LOCKCTL" renew `+lockOfPrograms+` >/dev/null || exit 124`)}, env: []string{"LOCKCTL=" + lockctl}, group: true},
 	}
 	missing = Languages{}.Missing()
 	for _, l := range languages {

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/exec"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -279,8 +280,8 @@ func (t *trial) run(ctx context.Context) error {
 	defer t.st.server.Close()
 	defer func() { t.said.Close(); os.Remove(t.said.Name()) }()
 	var addresses []string
-	for _, targets := range t.ways() {
-		r, err := newRelay(t, targets...)
+	for _, g := range t.s.Gateways {
+		r, err := newRelay(t, g.Addr())
 		if err != nil {
 			return err
 		}
@@ -307,27 +308,9 @@ func (t *trial) run(ctx context.Context) error {
 	return t.assess(ctx)
 }
 
-// ways are the gateways behind each address that the client is told.
-func (t *trial) ways() (all [][]string) {
-	for _, g := range t.s.Gateways {
-		if t.several || len(all) == 0 {
-			all = append(all, nil)
-		}
-		all[len(all)-1] = append(all[len(all)-1], g.Addr())
-	}
-	return all
-}
-
 func (t *trial) start(addresses []string) error {
 	t.cmd = exec.Command(t.args[0], t.args[1:]...)
-	list := ""
-	for i, a := range addresses {
-		if i > 0 {
-			list += ","
-		}
-		list += a
-	}
-	t.cmd.Env = append(os.Environ(), "FENCEPOST="+list, "STORAGE="+t.st.server.URL, "no_proxy=*", t.mark)
+	t.cmd.Env = append(os.Environ(), "FENCEPOST="+strings.Join(addresses, ","), "STORAGE="+t.st.server.URL, "no_proxy=*", t.mark)
 	t.cmd.Env = append(t.cmd.Env, t.env...)
 	t.cmd.Stdout, t.cmd.Stderr = t.said, t.said
 	t.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true} // a client that is stopped would stay for good
