@@ -14,7 +14,7 @@ import (
 )
 
 // Dir guards the files below a directory, for all processes of this machine that write
-// them by a Dir. A resource is the path of a file below the directory, with slashes; none of
+// them by a Dir, or by the shell function write_fenced of docs/storage: both keep one mark, and one lock. A resource is the path of a file below the directory, with slashes; none of
 // its parts begins with a dot, since beside each file lie the guard's own:
 // .NAME.fence, the mark, and .NAME.fence-lock, which is locked (flock) from the look
 // at the mark until the write is done. Both must be left alone: who deletes the mark
@@ -23,6 +23,9 @@ import (
 //
 // The lock is held while the process is stopped, so that nobody comes between its check
 // and its write; others wait as long, or until their context ends. It ends with the process.
+//
+// Processes of several users need a directory that all of them may write to, best one whose
+// set-group-ID bit gives its group to new files, and a umask that lets the others read.
 //
 // It is for a file system of this machine. Over a network (NFS, SMB) a file lock may be
 // lost without a word, and the guard with it.
@@ -62,11 +65,17 @@ func (d *Dir) Do(ctx context.Context, resource string, token int64, slot int, wr
 		return err
 	}
 	lock, err := d.root.OpenFile(beside(resource, ".fence-lock"), os.O_RDWR|os.O_CREATE, 0o666)
+	if errors.Is(err, fs.ErrPermission) { // it is another user's; to lock it, reading is enough
+		lock, err = d.root.Open(beside(resource, ".fence-lock"))
+	}
 	if err != nil {
 		return err
 	}
 	defer lock.Close() // which unlocks it
 	if err := await(ctx, lock); err != nil {
+		return err
+	}
+	if err := d.checkEarlier(resource); err != nil {
 		return err
 	}
 	var mark Mark
@@ -129,6 +138,21 @@ func (d *Dir) read(resource string, mark *Mark) error {
 		return fmt.Errorf("%s: %w", filepath.Join(d.root.Name(), beside(resource, ".fence")), err)
 	}
 	return nil
+}
+
+// checkEarlier returns an error if the file has the mark of an earlier write_fenced, which had other
+// names for it: to begin anew would admit what is stale.
+func (d *Dir) checkEarlier(resource string) error {
+	for _, suffix := range []string{".fence-lock", ".fence"} {
+		switch _, err := d.root.Lstat(resource + suffix); {
+		case errors.Is(err, fs.ErrNotExist):
+			return nil
+		case err != nil:
+			return err
+		}
+	}
+	return fmt.Errorf("%s is a mark of an earlier write_fenced: once that is in use nowhere, run take_over_fenced of docs/storage/write_fenced.sh",
+		filepath.Join(d.root.Name(), resource+".fence"))
 }
 
 // replace puts data in place of a file that belongs to the resource, durably: it is

@@ -15,16 +15,22 @@ UPDATE orders SET status = :value, fence = :token
 
 -- Guard table: one row per lock. The transaction admits its token there, and then writes what it likes.
 -- table setup: once
-CREATE TABLE fence (
+CREATE TABLE IF NOT EXISTS fences (
     resource VARBINARY(255) PRIMARY KEY,
-    token    BIGINT NOT NULL CHECK (token BETWEEN 1 AND 9007199254740991)
+    token    BIGINT NOT NULL CHECK (token BETWEEN 1 AND 9007199254740991),
+    slots    MEDIUMTEXT NOT NULL
 ) ENGINE=InnoDB;
 CREATE TABLE orders (id VARBINARY(255) PRIMARY KEY, status TEXT NOT NULL) ENGINE=InnoDB;
+-- table upgrade: once after the setup, if an earlier version of this file made the table fence. Who writes to that fails from then
+-- on. Programs in Go call CreateTable before: it refuses, but makes ready what an earlier version has written.
+RENAME TABLE fence TO fences_before;
+INSERT INTO fences (resource, token, slots) SELECT resource, token, '' FROM fences_before AS b
+    ON DUPLICATE KEY UPDATE slots = IF(fences.token <= b.token, '', fences.slots), token = GREATEST(fences.token, b.token);
 -- table write: for each write
 START TRANSACTION;
-INSERT INTO fence (resource, token) VALUES (:resource, :token)
-    ON DUPLICATE KEY UPDATE token = GREATEST(token, :token);
-SELECT token FROM fence WHERE resource = :resource AND token = :token FOR UPDATE;
+INSERT INTO fences (resource, token, slots) VALUES (:resource, :token, '')
+    ON DUPLICATE KEY UPDATE slots = IF(token <= :token, '', slots), token = GREATEST(token, :token);
+SELECT token FROM fences WHERE resource = :resource AND token = :token FOR UPDATE;
 -- no row: you are stale, ROLLBACK and stop
 INSERT INTO orders (id, status) VALUES (:resource, :value)
     ON DUPLICATE KEY UPDATE status = :value;

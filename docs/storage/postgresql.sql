@@ -22,16 +22,26 @@ INSERT INTO orders (id, status, fence) VALUES (:resource, :value, :token)
 
 -- Guard table: one row per lock. The transaction admits its token there, and then writes what it likes.
 -- table setup: once
-CREATE TABLE fence (
+CREATE TABLE IF NOT EXISTS fences (
     resource text PRIMARY KEY,
-    token    bigint NOT NULL CHECK (token BETWEEN 1 AND 9007199254740991)
+    token    bigint NOT NULL CHECK (token BETWEEN 1 AND 9007199254740991),
+    slots    text NOT NULL
 );
 CREATE TABLE orders (id text PRIMARY KEY, status text NOT NULL);
+-- table upgrade: once after the setup, if an earlier version of this file made the table fence. Who writes to that fails from then
+-- on. Programs in Go call CreateTable before: it refuses, but makes ready what an earlier version has written.
+-- A trigger needs the function of today.
+BEGIN;
+ALTER TABLE fence RENAME TO fences_before;
+INSERT INTO fences (resource, token, slots) SELECT resource, token, '' FROM fences_before WHERE true
+    ON CONFLICT (resource) DO UPDATE SET token = EXCLUDED.token, slots = ''
+    WHERE fences.token <= EXCLUDED.token;
+COMMIT;
 -- table write: for each write
 BEGIN;
-INSERT INTO fence (resource, token) VALUES (:resource, :token)
-    ON CONFLICT (resource) DO UPDATE SET token = EXCLUDED.token
-    WHERE fence.token <= EXCLUDED.token;
+INSERT INTO fences (resource, token, slots) VALUES (:resource, :token, '')
+    ON CONFLICT (resource) DO UPDATE SET token = EXCLUDED.token, slots = ''
+    WHERE fences.token <= EXCLUDED.token;
 -- no row: you are stale, ROLLBACK and stop
 INSERT INTO orders (id, status) VALUES (:resource, :value)
     ON CONFLICT (id) DO UPDATE SET status = EXCLUDED.status;
@@ -39,13 +49,14 @@ COMMIT;
 
 -- A trigger that nobody can forget: the table itself asks the guard table.
 -- trigger setup: once, as the owner of the tables. It is for tables in the schema public: else change search_path.
-CREATE TABLE fence (
+CREATE TABLE IF NOT EXISTS fences (
     resource text PRIMARY KEY,
-    token    bigint NOT NULL CHECK (token BETWEEN 1 AND 9007199254740991)
+    token    bigint NOT NULL CHECK (token BETWEEN 1 AND 9007199254740991),
+    slots    text NOT NULL
 );
 CREATE TABLE orders (id text PRIMARY KEY, status text NOT NULL);
 
-CREATE FUNCTION admit_fencing_token() RETURNS trigger LANGUAGE plpgsql
+CREATE OR REPLACE FUNCTION admit_fencing_token() RETURNS trigger LANGUAGE plpgsql
     SECURITY DEFINER SET search_path = public, pg_temp AS $$
 DECLARE
     mine bigint := nullif(current_setting('fence.token', true), '');
@@ -60,9 +71,9 @@ BEGIN
         RAISE EXCEPTION 'an UPDATE of an id can''t be fenced' USING ERRCODE = 'ZF428';
     END IF;
     -- The id of a row is the resource. If another table has equal ids for other locks, put its name before them here.
-    INSERT INTO fence (resource, token) VALUES (coalesce(NEW.id, OLD.id), mine)
-        ON CONFLICT (resource) DO UPDATE SET token = EXCLUDED.token
-        WHERE fence.token <= EXCLUDED.token;
+    INSERT INTO fences (resource, token, slots) VALUES (coalesce(NEW.id, OLD.id), mine, '')
+        ON CONFLICT (resource) DO UPDATE SET token = EXCLUDED.token, slots = ''
+        WHERE fences.token <= EXCLUDED.token;
     IF NOT FOUND THEN
         RAISE EXCEPTION 'stale fencing token %', mine USING ERRCODE = 'ZF412';
     END IF;
@@ -73,7 +84,7 @@ CREATE TRIGGER fenced BEFORE INSERT OR UPDATE OR DELETE ON orders
     FOR EACH ROW EXECUTE FUNCTION admit_fencing_token();
 CREATE TRIGGER fenced_whole BEFORE TRUNCATE ON orders
     FOR EACH STATEMENT EXECUTE FUNCTION admit_fencing_token();
--- trigger rights: a role for programs, which owns nothing and has no rights on fence
+-- trigger rights: a role for programs, which owns nothing and has no rights on fences
 CREATE ROLE program LOGIN;
 GRANT SELECT, INSERT, UPDATE, DELETE ON orders TO program;
 -- trigger write: for each write; SQLSTATE ZF412: you are stale, ROLLBACK and stop

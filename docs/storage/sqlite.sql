@@ -22,16 +22,25 @@ INSERT INTO orders (id, status, fence) VALUES (:resource, :value, :token)
 
 -- Guard table: one row per lock. The transaction admits its token there, and then writes what it likes.
 -- table setup: once
-CREATE TABLE fence (
-    resource TEXT PRIMARY KEY,
-    token    INTEGER NOT NULL CHECK (typeof(token) = 'integer' AND token BETWEEN 1 AND 9007199254740991)
+CREATE TABLE IF NOT EXISTS fences (
+    resource TEXT PRIMARY KEY CHECK (typeof(resource) = 'text'),
+    token    INTEGER NOT NULL CHECK (typeof(token) = 'integer' AND token BETWEEN 1 AND 9007199254740991),
+    slots    TEXT NOT NULL
 );
 CREATE TABLE orders (id TEXT PRIMARY KEY, status TEXT NOT NULL);
+-- table upgrade: once after the setup, if an earlier version of this file made the table fence. Who writes to that fails from then
+-- on. Programs in Go call CreateTable before: it refuses, but makes ready what an earlier version has written.
+BEGIN;
+ALTER TABLE fence RENAME TO fences_before;
+INSERT INTO fences (resource, token, slots) SELECT resource, token, '' FROM fences_before WHERE true
+    ON CONFLICT (resource) DO UPDATE SET token = excluded.token, slots = ''
+    WHERE fences.token <= excluded.token;
+COMMIT;
 -- table write: for each write
 BEGIN IMMEDIATE;
-INSERT INTO fence (resource, token) VALUES (:resource, :token)
-    ON CONFLICT (resource) DO UPDATE SET token = excluded.token
-    WHERE fence.token <= excluded.token;
+INSERT INTO fences (resource, token, slots) VALUES (:resource, :token, '')
+    ON CONFLICT (resource) DO UPDATE SET token = excluded.token, slots = ''
+    WHERE fences.token <= excluded.token;
 -- no row: you are stale, ROLLBACK and stop
 INSERT INTO orders (id, status) VALUES (:resource, :value)
     ON CONFLICT (id) DO UPDATE SET status = excluded.status;

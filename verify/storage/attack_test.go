@@ -10,7 +10,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	for role, play := range map[string]func() error{holderRole: hold, dirRole: writeDir} {
+	for role, play := range map[string]func() error{holderRole: hold, dirRole: writeDir, crashRole: crash, userRole: writeAsUser} {
 		if os.Getenv(role) != "" {
 			if err := play(); err != nil {
 				fmt.Fprintf(os.Stderr, "%s: %v\n", role, err)

@@ -75,7 +75,7 @@ func TestGuardIsolation(t *testing.T) {
 					all.Go(func() {
 						for k := range writes {
 							token, slot := int64(1+(k*writers+i)), i%3-1
-							if err := appendToLog(t.Context(), db, guard, level, token, slot); err != nil {
+							if err := appendToLog(t.Context(), db, guard.Admit, level, token, slot); err != nil {
 								t.Errorf("token %d, slot %d: %v", token, slot, err)
 							}
 						}
@@ -88,9 +88,12 @@ func TestGuardIsolation(t *testing.T) {
 	}
 }
 
+// admission is what fence.SQL's Admit does.
+type admission func(ctx context.Context, tx *sql.Tx, resource string, token int64, slot int) error
+
 // appendToLog admits a token and writes it at the end of the log, which no two
 // transactions can do at once.
-func appendToLog(ctx context.Context, db *sql.DB, guard fence.SQL, level sql.IsolationLevel, token int64, slot int) error {
+func appendToLog(ctx context.Context, db *sql.DB, admit admission, level sql.IsolationLevel, token int64, slot int) error {
 	for {
 		err := func() error {
 			tx, err := db.BeginTx(ctx, &sql.TxOptions{Isolation: level})
@@ -98,7 +101,7 @@ func appendToLog(ctx context.Context, db *sql.DB, guard fence.SQL, level sql.Iso
 				return err
 			}
 			defer func() { _ = tx.Rollback() }()
-			if err := guard.Admit(ctx, tx, "log", token, slot); err != nil {
+			if err := admit(ctx, tx, "log", token, slot); err != nil {
 				return err
 			}
 			var n int
@@ -302,10 +305,10 @@ func TestFilesUnreadableMark(t *testing.T) {
 	if err := write(t, s, "9", "new"); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Remove(filepath.Join(dir, "a.fence")); err != nil {
+	if err := os.Remove(filepath.Join(dir, ".a.fence")); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Mkdir(filepath.Join(dir, "a.fence"), 0o700); err != nil { // what root can't read either
+	if err := os.Mkdir(filepath.Join(dir, ".a.fence"), 0o700); err != nil { // what root can't read either
 		t.Fatal(err)
 	}
 	if err := write(t, s, "5", "stale"); err == nil || errors.Is(err, fencetest.ErrRefused) {

@@ -15,7 +15,7 @@ type snippets map[string]string
 
 var (
 	markLine = regexp.MustCompile(`^<!-- storage: (\S+(?: \S+)?)(?: in (\S+))? -->$`)
-	partLine = regexp.MustCompile(`^-- ([a-z]+ (?:setup|write|rights)): `)
+	partLine = regexp.MustCompile(`^-- ([a-z]+ (?:setup|upgrade|write|rights)): `)
 )
 
 // readPages reads all pages, and the files that they have beside them. Every block of code has a mark, and every file is named

@@ -68,13 +68,13 @@ var recipes = []recipe{
 	},
 	{
 		name: "postgresql/table", start: startSQL(postgres), open: openSQL("pgx", ""),
-		marks:   map[string]string{"setup": "postgresql/table setup", "write": "postgresql/table write"},
-		unguard: [3]string{"write", "\n    WHERE fence.token <= EXCLUDED.token", ""},
+		marks:   map[string]string{"setup": "postgresql/table setup", "upgrade": "postgresql/table upgrade", "write": "postgresql/table write"},
+		unguard: [3]string{"write", "\n    WHERE fences.token <= EXCLUDED.token", ""},
 	},
 	{
 		name: "postgresql/trigger", start: startSQL(postgres), open: openSQL("pgx", ""),
 		marks:   map[string]string{"setup": "postgresql/trigger setup", "write": "postgresql/trigger write", "rights": "postgresql/trigger rights"},
-		unguard: [3]string{"setup", "\n        WHERE fence.token <= EXCLUDED.token", ""},
+		unguard: [3]string{"setup", "\n        WHERE fences.token <= EXCLUDED.token", ""},
 	},
 	{
 		name: "sqlite/update", start: startSQLite, open: openSQL("sqlite", seedRow),
@@ -88,8 +88,8 @@ var recipes = []recipe{
 	},
 	{
 		name: "sqlite/table", start: startSQLite, open: openSQL("sqlite", ""),
-		marks:   map[string]string{"setup": "sqlite/table setup", "write": "sqlite/table write"},
-		unguard: [3]string{"write", "\n    WHERE fence.token <= excluded.token", ""},
+		marks:   map[string]string{"setup": "sqlite/table setup", "upgrade": "sqlite/table upgrade", "write": "sqlite/table write"},
+		unguard: [3]string{"write", "\n    WHERE fences.token <= excluded.token", ""},
 	},
 	{
 		name: "mariadb/update", start: startSQL(mariadb), open: openSQL("mysql", "INSERT IGNORE INTO orders (id, status) VALUES (:resource, '')"),
@@ -98,7 +98,7 @@ var recipes = []recipe{
 	},
 	{
 		name: "mariadb/table", start: startSQL(mariadb), open: openSQL("mysql", ""),
-		marks:   map[string]string{"setup": "mariadb/table setup", "write": "mariadb/table write"},
+		marks:   map[string]string{"setup": "mariadb/table setup", "upgrade": "mariadb/table upgrade", "write": "mariadb/table write"},
 		unguard: [3]string{"write", " AND token = :token", ""},
 	},
 	{
@@ -225,8 +225,14 @@ func (d *database) play(ctx context.Context, list []statement, values map[string
 	return nil
 }
 
+// querier is a connection or a transaction.
+type querier interface {
+	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+}
+
 // one runs a statement and returns how many rows it has found or changed.
-func (d *database) one(ctx context.Context, conn *sql.Conn, s statement, values map[string]any) (n int64, err error) {
+func (d *database) one(ctx context.Context, conn querier, s statement, values map[string]any) (n int64, err error) {
 	text, args := s.bind(d.pg, values)
 	if !s.isSelect {
 		result, err := conn.ExecContext(ctx, text, args...)
@@ -259,7 +265,8 @@ func (d *database) Read(ctx context.Context, resource string) (status string, er
 type guarded struct {
 	database
 	guard fence.SQL
-	off   bool // the guard is not asked
+	off   bool   // the guard is not asked
+	first string // a statement with the token, before the write in its transaction; or none
 }
 
 func startGuard(s *server, dialect fence.Dialect) func(testing.TB, recipe, map[string]string) string {
@@ -288,7 +295,7 @@ func startGuard(s *server, dialect fence.Dialect) func(testing.TB, recipe, map[s
 func openGuard(driver string, dialect fence.Dialect) func(recipe, map[string]string, string) (fencetest.Storage, error) {
 	return func(r recipe, text map[string]string, address string) (fencetest.Storage, error) {
 		db, err := sql.Open(driver, address)
-		return &guarded{database{db: db, pg: driver == "pgx"}, fence.SQL{Dialect: dialect}, text["unguarded"] != ""}, err
+		return &guarded{database: database{db: db, pg: driver == "pgx"}, guard: fence.SQL{Dialect: dialect}, off: text["unguarded"] != ""}, err
 	}
 }
 
@@ -304,6 +311,11 @@ func (g *guarded) Write(ctx context.Context, w fencetest.Write) error {
 			_, err = g.db.ExecContext(ctx, text, args...)
 		} else {
 			err = g.guard.Do(ctx, g.db, w.Resource, token, w.Slot, func(tx *sql.Tx) error {
+				if g.first != "" {
+					if _, err := tx.ExecContext(ctx, fmt.Sprintf(g.first, token)); err != nil {
+						return err
+					}
+				}
 				_, err := tx.ExecContext(ctx, text, args...)
 				return err
 			})

@@ -72,7 +72,7 @@ func TestTriggerRights(t *testing.T) {
 	if err := write(t, program, "9", "new"); err != nil {
 		t.Fatal(err)
 	}
-	const shadow = "CREATE TEMP TABLE fence (resource text PRIMARY KEY, token bigint NOT NULL)"
+	const shadow = "CREATE TEMP TABLE fences (resource text PRIMARY KEY, token bigint NOT NULL, slots text NOT NULL)"
 	stale := []string{"SELECT set_config('fence.token', '5', true)", "UPDATE orders SET status = 'stale' WHERE id = 'a'"}
 	for _, of := range []struct {
 		first []string
@@ -81,10 +81,10 @@ func TestTriggerRights(t *testing.T) {
 		{nil, "ZF412"},
 		{[]string{shadow}, "ZF412"},
 		{[]string{shadow, "SET LOCAL search_path = pg_temp, public"}, "ZF412"},
-		{[]string{"UPDATE fence SET token = 1"}, "42501"},
-		{[]string{"DELETE FROM fence"}, "42501"},
-		{[]string{"TRUNCATE fence"}, "42501"},
-		{[]string{"DROP TABLE fence"}, "42501"},
+		{[]string{"UPDATE fences SET token = 1"}, "42501"},
+		{[]string{"DELETE FROM fences"}, "42501"},
+		{[]string{"TRUNCATE fences"}, "42501"},
+		{[]string{"DROP TABLE fences"}, "42501"},
 		{[]string{"ALTER TABLE orders DISABLE TRIGGER ALL"}, "42501"},
 		{[]string{"SET LOCAL session_replication_role = replica"}, "42501"},
 	} {
