@@ -45,6 +45,7 @@ type acquisition struct {
 	also     []string
 	announce func(public string)
 	noticed  func(Notice)
+	failing  func(error)
 }
 
 // Option changes what is acquired. Without any it is an exclusive lease with the gateway's
@@ -149,6 +150,11 @@ func OnLeaseID(f func(public string)) Option { return func(a *acquisition) { a.a
 // after a third of the TTL at most; with Attached at once. f runs in a goroutine of its own, for which
 // Close waits, and must not call Close. The lease's context is not ended by it: see Lease.Notice.
 func OnNotice(f func(Notice)) Option { return func(a *acquisition) { a.noticed = f } }
+
+// OnRenewalsFail calls f when every gateway was asked to renew the lease, and none has, with what the last one said; not
+// again until one has renewed it. The lease is not lost by that: it is asked for until its deadline. f must not block:
+// renewals wait for it, and so do Release and Close.
+func OnRenewalsFail(f func(err error)) Option { return func(a *acquisition) { a.failing = f } }
 
 // Acquire waits in the queue for a lease until it is granted, the context ends, or what
 // Wait allows is over (CodeWaitTimeout). It gives up with ErrExpired after three grants in a row that were over when they

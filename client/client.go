@@ -205,7 +205,7 @@ func (o *Options) transport() *http.Transport {
 // are released by their gateway when the connection closes.) What an acquire may have been
 // granted that it ends, or that its caller has ended, is released before Close returns; it
 // waits for that for a second at most. It may be called twice, and not by a function that
-// the client calls (OnLeaseID, OnNotice, Options.Inject).
+// the client calls (OnLeaseID, OnNotice, OnRenewalsFail, Options.Inject).
 func (c *Client) Close() error {
 	if c.made() != nil {
 		return nil

@@ -70,19 +70,20 @@ type Lease struct {
 	end    context.CancelFunc
 	keeper sync.WaitGroup
 
-	mu     sync.Mutex
-	margin time.Duration // how long before the deadline the context ends
-	ttl    time.Duration // to renew with, after Client.Renew asked for less than it was granted with; else 0
-	sent   instant       // when the request was sent that was answered last
-	life   time.Duration // how long after that the lease lives
-	due    time.Duration // how long after that it is to be renewed
-	ends   bool          // MaxHold does not let it live longer
-	notice *given        // nil: it was given none
-	told   func(Notice)  // is told of it
-	over   error         // why nobody may count on it any more
-	last   error         // of the last attempt to renew it
-	freed  func() error  // releases it, once for all who wait
-	least  time.Duration // of AtLeast, until ReleaseNow
+	mu      sync.Mutex
+	margin  time.Duration // how long before the deadline the context ends
+	ttl     time.Duration // to renew with, after Client.Renew asked for less than it was granted with; else 0
+	sent    instant       // when the request was sent that was answered last
+	life    time.Duration // how long after that the lease lives
+	due     time.Duration // how long after that it is to be renewed
+	ends    bool          // MaxHold does not let it live longer
+	notice  *given        // nil: it was given none
+	told    func(Notice)  // is told of it
+	failing func(error)   // is told when no gateway has renewed it
+	over    error         // why nobody may count on it any more
+	last    error         // of the last attempt to renew it
+	freed   func() error  // releases it, once for all who wait
+	least   time.Duration // of AtLeast, until ReleaseNow
 
 	backoff time.Duration // after the next stream that ends soon
 }
@@ -93,7 +94,7 @@ func (c *Client) newLease(parent context.Context, id string, names []string, g g
 	slices.SortFunc(l.grants, func(a, b Grant) int { // as the caller has named them
 		return cmp.Compare(slices.Index(names, a.Name), slices.Index(names, b.Name))
 	})
-	l.told, l.least, l.grantedAt = o.noticed, o.least, c.now()
+	l.told, l.failing, l.least, l.grantedAt = o.noticed, o.failing, o.least, c.now()
 	l.takeNotice(g, sent)
 	l.margin = cmp.Or(o.margin, min(g.ttl()/10, maxMargin))
 	l.ctx, l.cancel = context.WithCancelCause(parent)
@@ -349,11 +350,15 @@ func (l *Lease) share() time.Duration {
 
 // renewOnce asks until a gateway has renewed the lease or it is over.
 func (l *Lease) renewOnce(t *attempts) error {
+	failed := 0
 	for retry := l.c.newRetry(); ; {
 		one, err := l.ask(t, l.share())
 		if one == nil {
 			if l.kept.Err() == nil {
 				l.failed(err)
+				if failed++; failed == len(l.c.options.Addresses) && l.failing != nil {
+					l.failing(err)
+				}
 			}
 			if l.next != nil { // its gateway renews the lease
 				return nil

@@ -3,8 +3,10 @@ package client
 import (
 	"context"
 	"errors"
+	"net/http"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -127,5 +129,42 @@ func TestEvict(t *testing.T) {
 	}
 	if err := holder.Release(t.Context()); err != nil {
 		t.Error(err)
+	}
+}
+
+// Who wants to know is told once that no gateway renews the lease, and once more after one has; not that one of two does not.
+func TestOnRenewalsFail(t *testing.T) {
+	for _, options := range [][]Option{nil, {Attached()}} {
+		synctest.Test(t, func(t *testing.T) {
+			begun := time.Now()
+			c := scripted(t, 2, func(r *http.Request) (*http.Response, error) {
+				at := time.Since(begun) / time.Minute
+				switch {
+				case r.Method == http.MethodDelete:
+					return says(204, "")
+				case r.Header.Get("Accept") == "text/event-stream":
+					return streamsThenBreaks(r, 30*time.Second)
+				case r.Method == http.MethodPut && (r.URL.Host == "a" || at%2 == 1 && time.Since(begun)%time.Minute < 15*time.Second || at > 4):
+					return says(503, `{"code":"unavailable"}`)
+				}
+				return grants(r)
+			})
+			defer c.Close()
+			var told []string
+			l := must[*Lease](t)(c.Acquire(t.Context(), "a", append(options, OnRenewalsFail(func(err error) {
+				told = append(told, (time.Since(begun) / time.Minute).String())
+				if !errors.Is(err, CodeUnavailable) {
+					t.Error(err)
+				}
+			}))...))
+			<-l.Context().Done()
+			if lived := time.Since(begun); lived < 5*time.Minute {
+				t.Errorf("it has lived for %s: %v", lived, context.Cause(l.Context()))
+			}
+			l.Release(t.Context())
+			if got := strings.Join(told, " "); got != "1ns 3ns 5ns" {
+				t.Errorf("told in the minutes %s", got)
+			}
+		})
 	}
 }

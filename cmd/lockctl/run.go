@@ -12,6 +12,7 @@ import (
 	"os/signal"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -67,8 +68,14 @@ func runUnder(ctx context.Context, c *call) error {
 		}
 		defer end()
 	}
-	notices := make(chan client.Notice, 1) // the latest
-	l, err := c.obtain(ctx, client.StopEarly(c.grace), client.AtLeast(c.atLeast), client.OnNotice(func(n client.Notice) {
+	notices := make(chan client.Notice, 1)  // the latest
+	var failing atomic.Pointer[func(error)] // once the command runs
+	renewalsFail := client.OnRenewalsFail(func(err error) {
+		if say := failing.Load(); say != nil {
+			(*say)(err)
+		}
+	})
+	l, err := c.obtain(ctx, client.StopEarly(c.grace), client.AtLeast(c.atLeast), renewalsFail, client.OnNotice(func(n client.Notice) {
 		select {
 		case <-notices:
 		default:
@@ -98,6 +105,10 @@ func runUnder(ctx context.Context, c *call) error {
 	}
 	p.orphaned = orphaned
 	said := c.speak(l.Name())
+	sayFailing := func(err error) {
+		said.say(fmt.Sprintf("the lease, of which %s are left, could not be renewed yet: %s", short(l.Remaining()), err))
+	}
+	failing.Store(&sayFailing)
 	status := p.supervise(l, c.grace, signals, notices, said.say, warning)
 	p.restore()
 	kept := c.atLeast > 0 && l.Err() == nil && (status == 0 || c.atLeastOnFailure)
