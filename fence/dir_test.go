@@ -259,3 +259,43 @@ func TestDirOfTheRefused(t *testing.T) {
 		t.Error(entries, err)
 	}
 }
+
+// Beside the mark of an earlier write_fenced nothing is begun anew, and nothing written; a file that only has one of
+// its names is any file.
+func TestDirBesideEarlierShell(t *testing.T) {
+	dir := t.TempDir()
+	d := openDir(t, dir)
+	for _, name := range []string{"a.fence", "a.fence-lock"} {
+		if err := d.WriteFile(t.Context(), "a", 5, no, []byte("five")); err != nil {
+			t.Errorf("before there is %s: %v", name, err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, name), []byte("7\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	err := d.WriteFile(t.Context(), "a", 9, no, []byte("nine"))
+	if stale := new(fence.StaleError); err == nil || errors.As(err, &stale) || !strings.Contains(err.Error(), filepath.Join(dir, "a.fence")+" is a mark of an earlier write_fenced") {
+		t.Error(err)
+	}
+	if content, err := d.ReadFile("a"); string(content) != "five" {
+		t.Errorf("%q, %v", content, err)
+	}
+}
+
+// The mark is what write_fenced of docs/storage reads, byte for byte.
+func TestDirFormat(t *testing.T) {
+	dir := t.TempDir()
+	d := openDir(t, dir)
+	for _, of := range []struct {
+		token int64
+		slot  int
+		want  string
+	}{{5, no, `{"token":5}`}, {9, 10, `{"token":5,"slots":{"10":9}}`}, {7, 2, `{"token":5,"slots":{"10":9,"2":7}}`}, {9, no, `{"token":9}`}} {
+		if err := d.WriteFile(t.Context(), "a", of.token, of.slot, nil); err != nil {
+			t.Fatal(err)
+		}
+		if text, err := os.ReadFile(filepath.Join(dir, ".a.fence")); string(text) != of.want {
+			t.Errorf("after %d in slot %d the mark is %q, %v", of.token, of.slot, text, err)
+		}
+	}
+}

@@ -64,21 +64,8 @@ func (g SQL) CreateTable(ctx context.Context, db *sql.DB) error {
 			return err
 		}
 	}
-	found, err := s.columnsOf(ctx, db, s.table)
-	if err != nil {
+	if err := s.takeOver(ctx, db); err != nil {
 		return err
-	}
-	if len(found) > 0 && !slices.Contains(found, "slots") {
-		if _, err := db.ExecContext(ctx, s.addSlots); err != nil {
-			if found, again := s.columnsOf(ctx, db, s.table); again != nil || !slices.Contains(found, "slots") {
-				return err
-			} // else another process was quicker
-		}
-	}
-	if len(found) > 0 {
-		if err := s.convert(ctx, db); err != nil {
-			return err
-		}
 	}
 	if beside != "" {
 		return fmt.Errorf(`the table %s has the fencing tokens that recipes of an earlier version have admitted, and %s has not: `+
@@ -94,10 +81,34 @@ func (s statements) earlierRecipe(ctx context.Context, db *sql.DB) (string, erro
 	}
 	beside := strings.TrimSuffix(s.table, "s")
 	found, err := s.columnsOf(ctx, db, beside)
-	if err != nil || !slices.Contains(found, "resource") || !slices.Contains(found, "token") {
+	if err != nil || !hasMarks(found) {
 		return "", err
 	}
 	return beside, nil
+}
+
+// takeOver changes what an earlier version has made of the table, if there is one.
+func (s statements) takeOver(ctx context.Context, db *sql.DB) error {
+	found, err := s.columnsOf(ctx, db, s.table)
+	if err != nil || len(found) == 0 {
+		return err
+	}
+	if !hasMarks(found) {
+		return fmt.Errorf("the table %s is another one: it has no columns resource and token", s.table)
+	}
+	if !slices.Contains(found, "slots") {
+		if _, err := db.ExecContext(ctx, s.addSlots); err != nil {
+			if found, again := s.columnsOf(ctx, db, s.table); again != nil || !slices.Contains(found, "slots") {
+				return err
+			} // else another process was quicker
+		}
+	}
+	return s.convert(ctx, db)
+}
+
+// hasMarks reports whether a table with these columns may be one of a guard or a recipe, of any version.
+func hasMarks(columns []string) bool {
+	return slices.Contains(columns, "resource") && slices.Contains(columns, "token")
 }
 
 // columnsOf returns the names of a table's columns; none where there is no such table.

@@ -25,7 +25,7 @@ write_fenced() (
     [ "$token" -ge "$highest" ] || exit 1
     rm -f "$mark-new" && printf '{"token":%s}' "$token" >"$mark-new" &&
         sync "$mark-new" && mv -f "$mark-new" "$mark" || exit 2
-    ("$@") 9<&- >"$mark-new" || exit 2
+    ("$@") 9<&- >"$mark-new" || { rm -f "$mark-new"; exit 2; }
     sync "$mark-new" "$dir" && mv -f "$mark-new" "$dir$name" && sync "$dir" || exit 2
 )
 

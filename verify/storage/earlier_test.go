@@ -12,22 +12,27 @@ import (
 	"fencepost/fence/fencetest"
 )
 
-// earlierTables are what fence.SQL and the recipes made before they had one table: fences and fence.
-var earlierTables = map[string]struct{ recipe, fences, fence, write string }{
+// earlierTable is what fence.SQL and a recipe made and wrote before they had one table: fences and fence.
+type earlierTable struct{ recipe, schema, fences, fence, write string }
+
+var earlierTables = map[string]earlierTable{
 	"PostgreSQL": {
 		recipe: "postgresql/table",
+		schema: "SELECT current_schema()",
 		fences: "CREATE TABLE fences (resource text PRIMARY KEY, token bigint NOT NULL, slots text NOT NULL)",
 		fence:  "CREATE TABLE fence (resource text PRIMARY KEY, token bigint NOT NULL CHECK (token BETWEEN 1 AND 9007199254740991))",
 		write:  "INSERT INTO fence (resource, token) VALUES ('%s', %d) ON CONFLICT (resource) DO UPDATE SET token = EXCLUDED.token WHERE fence.token <= EXCLUDED.token",
 	},
 	"SQLite": {
 		recipe: "sqlite/table",
+		schema: "SELECT 'main'",
 		fences: "CREATE TABLE fences (resource TEXT PRIMARY KEY, token INTEGER NOT NULL, slots TEXT NOT NULL) WITHOUT ROWID",
 		fence:  "CREATE TABLE fence (resource TEXT PRIMARY KEY, token INTEGER NOT NULL CHECK (typeof(token) = 'integer' AND token BETWEEN 1 AND 9007199254740991))",
 		write:  "INSERT INTO fence (resource, token) VALUES ('%s', %d) ON CONFLICT (resource) DO UPDATE SET token = excluded.token WHERE fence.token <= excluded.token",
 	},
 	"MySQL": {
 		recipe: "mariadb/table",
+		schema: "SELECT database()",
 		fences: "CREATE TABLE fences (resource VARBINARY(255) PRIMARY KEY, token BIGINT NOT NULL, slots MEDIUMTEXT NOT NULL) ENGINE=InnoDB",
 		fence:  "CREATE TABLE fence (resource VARBINARY(255) PRIMARY KEY, token BIGINT NOT NULL CHECK (token BETWEEN 1 AND 9007199254740991)) ENGINE=InnoDB",
 		write:  "INSERT INTO fence (resource, token) VALUES ('%s', %[2]d) ON DUPLICATE KEY UPDATE token = GREATEST(token, %[2]d)",
@@ -44,7 +49,7 @@ type earlier struct {
 }
 
 // eachEarlier runs a test with each kind of database, empty.
-func eachEarlier(t *testing.T, test func(t *testing.T, e *earlier, of struct{ recipe, fences, fence, write string })) {
+func eachEarlier(t *testing.T, test func(t *testing.T, e *earlier, of earlierTable)) {
 	for name, database := range guardedDatabases {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -96,7 +101,7 @@ func (e *earlier) is(resource string, highest int64) {
 
 // What an earlier fence.SQL has admitted, with slots too, holds for whoever writes now.
 func TestTableOfEarlierGuard(t *testing.T) {
-	eachEarlier(t, func(t *testing.T, e *earlier, of struct{ recipe, fences, fence, write string }) {
+	eachEarlier(t, func(t *testing.T, e *earlier, of earlierTable) {
 		e.exec(of.fences, "INSERT INTO fences (resource, token, slots) VALUES ('a', 5, ''), ('b', 5, '{\"3\":9}'), ('c', 0, '{\"0\":7,\"12\":8}'), ('d', 5, '{\"3\":9}')")
 		slot := func(resource string, token int64, slot int) bool {
 			err := e.guard.Do(t.Context(), e.db, resource, token, slot, func(*sql.Tx) error { return nil })
@@ -129,13 +134,20 @@ func TestTableOfEarlierGuard(t *testing.T) {
 func TestTableOfEarlierRecipe(t *testing.T) {
 	for _, both := range []bool{false, true} {
 		t.Run(fmt.Sprint("both ", both), func(t *testing.T) {
-			eachEarlier(t, func(t *testing.T, e *earlier, of struct{ recipe, fences, fence, write string }) {
+			eachEarlier(t, func(t *testing.T, e *earlier, of earlierTable) {
 				e.exec(of.fence, fmt.Sprintf(of.write, "a", 10), fmt.Sprintf(of.write, "b", 7), fmt.Sprintf(of.write, "c", 7))
 				if both {
 					e.exec(of.fences, "INSERT INTO fences (resource, token, slots) VALUES ('a', 6, ''), ('b', 5, '{\"3\":9}'), ('c', 6, '{\"3\":7}'), ('d', 4, '')")
 				}
-				if err := e.guard.CreateTable(t.Context(), e.db); err == nil || !strings.Contains(err.Error(), `"table upgrade"`) {
-					t.Errorf("beside the table of earlier recipes: %v", err)
+				var schema string
+				if err := e.db.QueryRowContext(t.Context(), of.schema).Scan(&schema); err != nil {
+					t.Fatal(err)
+				}
+				for _, table := range []string{"", "fences", schema + ".fences"} {
+					err := fence.SQL{Dialect: e.guard.Dialect, Table: table}.CreateTable(t.Context(), e.db)
+					if err == nil || !strings.Contains(err.Error(), `"table upgrade"`) {
+						t.Errorf("table %q beside that of earlier recipes: %v", table, err)
+					}
 				}
 				if err := e.guard.Do(t.Context(), e.db, "new", 1, fence.NoSlot, func(*sql.Tx) error { return nil }); (err == nil) != both {
 					t.Errorf("a table was begun: %v", err)
@@ -152,7 +164,10 @@ func TestTableOfEarlierRecipe(t *testing.T) {
 					e.is(resource, highest)
 				}
 				if _, err := e.db.ExecContext(t.Context(), fmt.Sprintf(of.write, "a", 11)); err == nil {
-					t.Error("who writes as before does not notice")
+					t.Error("a recipe that writes as before does not notice")
+				}
+				if _, err := e.db.ExecContext(t.Context(), "INSERT INTO fences (resource, token, slots) VALUES ('other', 0, '')"); (err == nil) != both {
+					t.Errorf("a guard that writes as before, to the table of this version: %v", err)
 				}
 			})
 		})
@@ -161,7 +176,7 @@ func TestTableOfEarlierRecipe(t *testing.T) {
 
 // The guard can be given the table of earlier recipes as it is, and heeds what their statements write to it beside it.
 func TestTableOfEarlierRecipeByName(t *testing.T) {
-	eachEarlier(t, func(t *testing.T, e *earlier, of struct{ recipe, fences, fence, write string }) {
+	eachEarlier(t, func(t *testing.T, e *earlier, of earlierTable) {
 		e.exec(of.fence, fmt.Sprintf(of.write, "a", 10))
 		guard := fence.SQL{Dialect: e.guard.Dialect, Table: "fence"}
 		for range 2 {
@@ -187,5 +202,21 @@ func TestTableOfEarlierRecipeByName(t *testing.T) {
 		if err := do(13, 2); !errors.As(err, &stale) || stale.Highest != 14 {
 			t.Errorf("an earlier statement has admitted 14, and 13 is %v", err)
 		}
+	})
+}
+
+// A table that only has the name is left as it is.
+func TestTableOfOthers(t *testing.T) {
+	eachEarlier(t, func(t *testing.T, e *earlier, _ earlierTable) {
+		const columns = " (id INTEGER PRIMARY KEY, metres INTEGER NOT NULL)"
+		e.exec("CREATE TABLE fence" + columns)
+		if err := e.guard.CreateTable(t.Context(), e.db); err != nil {
+			t.Errorf("beside a table fence of others: %v", err)
+		}
+		e.exec("DROP TABLE fences", "CREATE TABLE fences"+columns)
+		if err := e.guard.CreateTable(t.Context(), e.db); err == nil {
+			t.Error("a table fences of others was taken for the guard's")
+		}
+		e.exec("INSERT INTO fences VALUES (1, 2)")
 	})
 }
