@@ -104,8 +104,15 @@ func MaxHold(d time.Duration) Option { return func(a *acquisition) { a.MaxHold =
 func LockDelay(d time.Duration) Option { return func(a *acquisition) { a.LockDelay = upMillis(d) } }
 
 // Attached has the gateway renew the lease as long as a connection to it lives, and
-// release it when this process dies. Should the connection break off, this client renews
-// the lease from then on; so it does once the lease was shortened (Client.Renew).
+// release it when this process dies. Should the connection break off, this client takes the lease over and renews
+// it from then on; so it does once the lease was given another TTL (Client.Renew).
+//
+// Whoever has ended the connection, its gateway may have released the lease. From when this client has read its end
+// Lease.Remaining is 0 or less, and Lease.Err is ErrUnknown, until the lease was taken over: then they
+// are as before. It is asked for at once; the context goes on meanwhile, for a second at most, and never for
+// longer than it would without that end, and then ends with ErrUnknown. Only where the gateway has said that it
+// shuts down it goes on for the TTL. A gateway that died is known by the end alone: choose Linger so that the
+// lease outlives a restart.
 //
 // Of several names (Also) all have one fate: when one is lost the context ends, and Error.Name of its cause
 // says which, where that is known. The others are kept until Release, or their TTL's end, for the work to stop.
@@ -122,7 +129,8 @@ func Attached() Option { return func(a *acquisition) { a.attached = true } }
 
 // Linger has the gateway keep an attached lease for so long after its connection has ended, at most the
 // TTL: this client then goes on with it, and what Attached says of a connection whose end only the
-// gateway sees counts from then. Others wait for so long when this process dies.
+// gateway sees counts from then. After an end that this client has read it counts on the lease for so long since the
+// gateway's last event or answer, or less, until it was taken over. Others wait for so long when this process dies.
 func Linger(d time.Duration) Option { return func(a *acquisition) { a.Linger = upMillis(d) } }
 
 // NotRenewed leaves the lease without renewals: it ends by its TTL, or by Client.Renew and
@@ -190,7 +198,7 @@ func (c *Client) Do(ctx context.Context, name string, do func(ctx context.Contex
 	release := sync.OnceValue(func() error { return end(context.WithoutCancel(ctx)) })
 	defer release() // if do panics
 	err = do(l.Context(), l)
-	lost := l.Err()
+	lost := l.settled()
 	if err == nil && lost == nil {
 		end = l.Release
 	}
@@ -398,7 +406,7 @@ func (q *acquiring) once(ctx, parent context.Context, wait, within time.Duration
 	if err := q.tooEarly(ctx, g); err != nil {
 		return nil, err
 	}
-	l := q.lease(parent, g, a.sent)
+	l := q.lease(parent, g, q.c.answered(g, a.sent), nil)
 	if l.left() <= 0 {
 		// One that was found again is near its end; another one was answered late.
 		if l.Remaining() <= 0 || q.unkept {
@@ -441,8 +449,9 @@ func (q *acquiring) tooEarly(ctx context.Context, g granted) error {
 	return err
 }
 
-func (q *acquiring) lease(parent context.Context, g granted, sent instant) *Lease {
-	return q.c.newLease(parent, q.call.leaseID, q.names, g, sent, q.acquisition)
+// lease makes what was granted; hangs is the stream that it hangs on, nil if there is none.
+func (q *acquiring) lease(parent context.Context, g granted, n news, hangs *stream) *Lease {
+	return q.c.newLease(parent, q.call.leaseID, q.names, g, n, hangs, q.acquisition)
 }
 
 // undo releases what may have been granted to an acquire that was given up. It outlives the

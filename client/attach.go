@@ -28,6 +28,7 @@ const fewEvents = 16
 type event struct {
 	name, id string
 	data     []byte
+	read     instant // when it was read from the connection
 }
 
 // errSilent is a stream that has said nothing for a while, and is still open.
@@ -46,6 +47,10 @@ type stream struct {
 	err    error       // why it has ended, once events is closed
 	ended  atomic.Bool // it has, and events may be unread
 	close  context.CancelFunc
+
+	cut   atomic.Pointer[instant] // when its end was read, unless it was closed here, or what hung on it stays (kept); nil: not yet
+	kept  bool                    // its gateway has said that it lets go of nothing when this ends; the reader's
+	ahead time.Duration           // by how much the gateway's clock has been seen ahead since the request; the listener's
 }
 
 // open sends a call to the gateway of a turn that is answered with a stream, which ctx bounds. The stream has to begin
@@ -84,6 +89,9 @@ func (c *Client) begins(ctx context.Context, turn uint32, r call) (*stream, erro
 		defer close(s.events)
 		defer response.Body.Close()
 		s.err = s.read(ctx, bufio.NewReader(response.Body))
+		if end := c.now(); !s.kept && ctx.Err() == nil {
+			s.cut.Store(&end)
+		}
 		s.ended.Store(true)
 	}) {
 		response.Body.Close()
@@ -115,6 +123,8 @@ func (s *stream) read(ctx context.Context, lines *bufio.Reader) error {
 		case "data":
 			e.data = []byte(value)
 		case "":
+			e.read = s.c.now()
+			s.kept = s.kept || e.keeps()
 			select {
 			case s.events <- e:
 			case <-ctx.Done():
@@ -144,12 +154,13 @@ func (s *stream) word(ctx context.Context, within time.Duration, shortened <-cha
 	defer timer.Stop()
 	select {
 	case e, ok := <-s.events:
-		if !ok {
-			s.c.judge(ctx, s.turn, toWait, s.err)
-			return e, s.err
-		}
-		return e, nil
+		return s.heard(ctx, e, ok)
 	case <-timer.C:
+		select {
+		case e, ok := <-s.events: // this process stood still
+			return s.heard(ctx, e, ok)
+		default:
+		}
 		s.c.judge(ctx, s.turn, toWait, errSilent)
 		return event{}, errSilent
 	case <-shortened:
@@ -157,6 +168,24 @@ func (s *stream) word(ctx context.Context, within time.Duration, shortened <-cha
 	case <-ctx.Done():
 		return event{}, context.Cause(ctx)
 	}
+}
+
+// heard returns an event, or why there are none any more.
+func (s *stream) heard(ctx context.Context, e event, ok bool) (event, error) {
+	if !ok {
+		s.c.judge(ctx, s.turn, toWait, s.err)
+		return e, s.err
+	}
+	return e, nil
+}
+
+// keeps reports whether it says that the leases of the stream stay as they are when it ends.
+func (e event) keeps() bool {
+	if e.name == "lost" { // the key may not renew them any more, nor release them
+		why := e.problem()
+		return errors.Is(why, CodeUnauthenticated) || errors.Is(why, CodeForbidden)
+	}
+	return e.name == "draining"
 }
 
 // problem returns the refusal that an event tells.
@@ -200,9 +229,9 @@ func (q *acquiring) attach(ctx, parent context.Context, within time.Duration) (*
 			if err = q.tooEarly(ctx, g); err != nil {
 				break
 			}
-			l := q.lease(parent, g, s.sent)
+			l := q.lease(parent, g, s.told(g, e.read), s)
 			switch {
-			case l.left() <= 0:
+			case l.isOver():
 				err = q.expired(l)
 			case !stop():
 				err = context.Cause(ctx)
@@ -242,27 +271,42 @@ func (l *Lease) follow(s *stream) {
 	defer s.close()
 	t := l.attempts()
 	defer t.close()
+	last := s
 	for l.next = s; l.next != nil; {
 		s := l.next
-		l.next = nil
+		l.next, last = nil, s
 		if l.claim.stream && l.renewsWith() > 0 { // its gateway may know nothing of that: it keeps the names, and this client renews them
 			l.c.goes(func() {
 				l.dismiss(s, l.listen(s, func() time.Duration { return l.silence }, nil))
 				l.hurry()
 			})
 		} else {
-			err := l.listen(s, func() time.Duration { return max(min(l.silence, l.left()/2), 10*time.Millisecond) }, l.sooner)
+			err := l.listen(s, func() time.Duration { return max(min(l.silence, l.chance()*3/4), 10*time.Millisecond) }, l.sooner)
 			if l.claim.stream && err == errShortened {
 				l.next = s
 				continue
 			}
 			l.dismiss(s, err)
 		}
-		if l.Err() == nil {
+		if !l.isOver() {
 			l.renew(t, 0)
 		}
 	}
-	<-l.kept.Done() // its work may still be stopping
+	last.drain(l.kept) // its work may still be stopping
+}
+
+// drain waits until the stream ends, or its gateway has nothing more to say.
+func (s *stream) drain(ctx context.Context) {
+	for {
+		select {
+		case _, ok := <-s.events:
+			if !ok {
+				return
+			}
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 // dismiss notes why a stream is of no use any more: the lease is lost, or to be taken over.
@@ -270,7 +314,7 @@ func (l *Lease) dismiss(s *stream, why error) {
 	switch {
 	case errors.Is(why, CodeLeaseLost), errors.Is(why, CodeReplaced) && !l.ownRequest():
 		l.finish(why)
-	case l.Err() == nil:
+	case !l.isOver():
 		if why != errShortened {
 			l.failed(why)
 		}
@@ -294,7 +338,7 @@ func (l *Lease) rest(s *stream) {
 	l.mu.Unlock()
 	if pause > 0 {
 		none := l.attempts()
-		l.pause(none, min(jitter(pause), l.left()/3))
+		l.pause(none, min(jitter(pause), l.chance()/3))
 		none.close()
 	}
 }
@@ -304,6 +348,7 @@ func (l *Lease) overhear(s *stream) {
 	if err := l.listen(s, func() time.Duration { return longestAttachedWait }, nil); errors.Is(err, CodeLeaseLost) {
 		l.finish(err)
 	}
+	s.drain(l.kept)
 }
 
 // takeOver asks for the lease once more, without a stream: a newer request has the lease,
@@ -315,20 +360,25 @@ func (l *Lease) takeOver(ctx context.Context, one *attempt) error {
 	var g granted
 	r := l.claim
 	r.read = g.lease(l.held())
-	if _, err := l.c.ask(ctx, l.c.current.Load(), r, longestAttachedWait); err != nil {
+	a, err := l.c.ask(ctx, l.c.current.Load(), r, longestAttachedWait)
+	if err != nil {
 		return err
 	}
 	if g.Token != l.Token() { // the store had forgotten it
 		l.c.undo(l.kept, l.id, l.held())
 		return &Error{Code: CodeLeaseLost, Reason: ReasonUnknown, Detail: "another lease was granted with the same lease id"}
 	}
+	l.mu.Lock()
+	l.hangs = nil
+	l.take(g, l.c.answered(g, a.sent))
+	l.mu.Unlock()
 	l.detached.Store(false)
 	return nil
 }
 
 // listen returns why a stream is of no use any more.
 func (l *Lease) listen(s *stream, within func() time.Duration, shortened <-chan struct{}) error {
-	for l.Err() == nil {
+	for !l.isOver() {
 		e, err := s.word(l.kept, within(), shortened)
 		if err != nil {
 			return err
@@ -340,13 +390,13 @@ func (l *Lease) listen(s *stream, within func() time.Duration, shortened <-chan 
 				if err := json.Unmarshal(e.data, &g); err != nil {
 					return errNoGateway
 				}
-				l.noticed(g, s.sent)
+				l.noticed(g, s.told(g, e.read))
 				continue
 			}
 			if err := g.read(e.data); err != nil {
 				return err
 			}
-			l.renewed(g, s.sent)
+			l.renewed(g, s.told(g, e.read))
 		case "released":
 			var m member
 			if err := json.Unmarshal(e.data, &m); err != nil || m.Name == "" {

@@ -82,6 +82,7 @@ func (l *Lease) adopt(one *attempt) {
 	l.mu.Lock()
 	l.asked = slices.DeleteFunc(l.asked, func(o *attempt) bool { return o == one })
 	l.used = min(l.used, len(l.asked))
+	l.hangs = one.stream
 	l.mu.Unlock()
 	l.next = one.stream
 	l.detached.Store(false)
@@ -111,7 +112,7 @@ func (l *Lease) openAgain() (*stream, error) {
 				l.c.undo(l.kept, l.id, names)
 				return nil, &Error{Code: CodeLeaseLost, Reason: ReasonUnknown, Detail: "another lease was granted with the same lease id"}
 			}
-			l.renewed(g, s.sent)
+			l.renewed(g, s.told(g, e.read))
 			return s, nil
 		}
 	}

@@ -1,6 +1,7 @@
 package client
 
 import (
+	"context"
 	"errors"
 	"net/http"
 	"slices"
@@ -24,7 +25,7 @@ func attachedTo(t *testing.T, l *Lease, direct *Client) {
 	t.Helper()
 	for _, g := range l.Grants() {
 		until(t, g.Name+" hangs on a stream", func() bool {
-			if err := l.Err(); err != nil {
+			if err := context.Cause(l.Context()); err != nil {
 				t.Fatal(err)
 			}
 			seen := must[Lock](t)(direct.Inspect(t.Context(), g.Name))
@@ -38,7 +39,7 @@ func renewed(t *testing.T, l *Lease) {
 	t.Helper()
 	life := l.Remaining()
 	until(t, "it is renewed", func() bool {
-		if err := l.Err(); err != nil {
+		if err := context.Cause(l.Context()); err != nil {
 			t.Fatal(err)
 		}
 		now, was := l.Remaining(), life
@@ -130,7 +131,7 @@ func TestAttachedSetReleasedByName(t *testing.T) {
 	if err := l.Err(); err != nil || l.Name() != "b" {
 		t.Errorf("%s is left: %v", l.Name(), err)
 	}
-	if err := c.Release(t.Context(), l.ID(), "b"); err != nil {
+	if err := connect(t, c.options.Addresses...).Release(t.Context(), l.ID(), "b"); err != nil {
 		t.Fatal(err)
 	}
 	lostName(t, l, ReasonReleased, "b")

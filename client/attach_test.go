@@ -1,6 +1,7 @@
 package client
 
 import (
+	"context"
 	"errors"
 	"io"
 	"net/http"
@@ -93,7 +94,7 @@ func TestAttachedTakenOver(t *testing.T) {
 		t.Helper()
 		last := l.sentAt()
 		until(t, "the client renews by itself", func() bool {
-			if err := l.Err(); err != nil {
+			if err := context.Cause(l.Context()); err != nil {
 				t.Fatal(err)
 			}
 			return l.sentAt() != last
@@ -138,7 +139,7 @@ func TestAttachedLingers(t *testing.T) {
 	m.cut()
 	sent := l.sentAt()
 	until(t, "the client renews by itself", func() bool {
-		if err := l.Err(); err != nil {
+		if err := context.Cause(l.Context()); err != nil {
 			t.Fatal(err)
 		}
 		return l.sentAt() != sent

@@ -125,7 +125,7 @@ func attachedThrough(t *testing.T, s *system.System, harmsAndRemedies ...func() 
 			renewed(t, l)
 		}
 	}
-	if err := l.Err(); err != nil {
+	if err := l.settled(); err != nil {
 		t.Fatal(err)
 	}
 	if seen := must[[]Past](t)(other.History(t.Context(), "a")); len(seen) != 1 || seen[0].Outcome != "held" {

@@ -55,6 +55,7 @@ type Lease struct {
 
 	// attached: the end of its connection is its release.
 	attached bool
+	linger   time.Duration // for how long its gateway then keeps it
 	silence  time.Duration // of the stream, after which the client takes it over
 	claim    call          // takes it over from its stream
 	detached atomic.Bool   // still to be taken over
@@ -70,32 +71,37 @@ type Lease struct {
 	end    context.CancelFunc
 	keeper sync.WaitGroup
 
-	mu      sync.Mutex
-	margin  time.Duration // how long before the deadline the context ends
-	ttl     time.Duration // to renew with, after Client.Renew asked for less than it was granted with; else 0
-	sent    instant       // when the request was sent that was answered last
-	life    time.Duration // how long after that the lease lives
-	due     time.Duration // how long after that it is to be renewed
-	ends    bool          // MaxHold does not let it live longer
-	notice  *given        // nil: it was given none
-	told    func(Notice)  // is told of it
-	failing func(error)   // is told when no gateway has renewed it
-	over    error         // why nobody may count on it any more
-	last    error         // of the last attempt to renew it
-	freed   func() error  // releases it, once for all who wait
-	least   time.Duration // of AtLeast, until ReleaseNow
+	mu       sync.Mutex
+	margin   time.Duration   // how long before the deadline the context ends; see marginNow
+	ttl      time.Duration   // to renew with, after Client.Renew asked for another than it was granted with; else 0
+	news     news            // the newest: see remaining
+	due      time.Duration   // how long after its request was sent the lease is to be renewed
+	hangs    *stream         // the one whose end releases it; nil: none does
+	changing []time.Duration // the TTLs of the renewals by lease id that are under way
+	looked   instant         // when it was judged last
+	woken    *instant        // when it was seen that this process has stood still, for so long that the lease may be over
+	ends     bool            // MaxHold does not let it live longer
+	notice   *given          // nil: it was given none
+	told     func(Notice)    // is told of it
+	failing  func(error)     // is told when no gateway has renewed it
+	over     error           // why nobody may count on it any more
+	last     error           // of the last attempt to renew it
+	freed    func() error    // releases it, once for all who wait
+	least    time.Duration   // of AtLeast, until ReleaseNow
 
 	backoff time.Duration // after the next stream that ends soon
 }
 
 // newLease starts to watch over a lease. parent is what its context is made from.
-func (c *Client) newLease(parent context.Context, id string, names []string, g granted, sent instant, o acquisition) *Lease {
-	l := &Lease{c: c, id: id, names: names, grants: g.grants(), sent: sent, life: g.life(), due: g.renewAfter(), attached: o.attached, bounded: o.MaxHold > 0, granted: g.ttl(), sooner: make(chan struct{}, 1)}
+func (c *Client) newLease(parent context.Context, id string, names []string, g granted, n news, hangs *stream, o acquisition) *Lease {
+	l := &Lease{c: c, id: id, names: names, grants: g.grants(), news: n, due: n.at + millis(g.RenewIn), attached: o.attached, bounded: o.MaxHold > 0, granted: g.ttl(), sooner: make(chan struct{}, 1)}
+	l.hangs, l.linger = hangs, millis(o.Linger)
 	slices.SortFunc(l.grants, func(a, b Grant) int { // as the caller has named them
 		return cmp.Compare(slices.Index(names, a.Name), slices.Index(names, b.Name))
 	})
 	l.told, l.failing, l.least, l.grantedAt = o.noticed, o.failing, o.least, c.now()
-	l.takeNotice(g, sent)
+	l.looked = l.grantedAt
+	l.takeNotice(g, n)
 	l.margin = cmp.Or(o.margin, min(g.ttl()/10, maxMargin))
 	l.ctx, l.cancel = context.WithCancelCause(parent)
 	l.kept, l.end = context.WithCancel(c.lastingFor(parent))
@@ -123,10 +129,12 @@ func (l *Lease) Context() context.Context { return l.ctx }
 
 // Err returns nil as long as the lease may be counted on, and then why not, as the cause
 // of Context. It looks at the clocks, so it knows at once when this process or its machine
-// has stood still: ask it right before a write.
+// has stood still: ask it right before a write. Of an Attached lease it may be ErrUnknown for a second before the
+// context ends, and then nil again: its connection has ended and it is taken over, or this process has stood still
+// and what the gateway has said meanwhile is read.
 func (l *Lease) Err() error {
-	if l.left() <= 0 {
-		l.finish(l.unknown())
+	if in, counted := l.look(l.c.now()); !counted && in > 0 {
+		return l.doubt()
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -184,7 +192,7 @@ func (l *Lease) LogValue() slog.Value { return slog.StringValue(l.Public()) }
 func (l *Lease) Remaining() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.life - l.c.now().since(l.sent)
+	return l.remaining(l.c.now())
 }
 
 // left returns how long it is until the context has to be cancelled.
@@ -193,7 +201,7 @@ func (l *Lease) left() time.Duration { return l.Remaining() - l.early() }
 func (l *Lease) early() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.margin
+	return l.marginNow()
 }
 
 // finish ends the lease for its user; the first cause counts. An attached lease of which
@@ -216,57 +224,46 @@ func (l *Lease) finish(cause error) {
 func (l *Lease) unknown() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	switch n := l.notice; {
-	case n != nil && n.after-l.c.now().since(n.sent) <= l.margin+noticeSlack:
+	switch n, now := l.notice, l.c.now(); {
+	case n != nil && n.remaining(now) <= l.marginNow()+noticeSlack:
 		if n.Reason != "" {
 			return fmt.Errorf("%w: %q", ErrNoticeOver, n.Reason)
 		}
 		return ErrNoticeOver
-	case l.ends:
+	case l.ends && l.cut() == nil:
 		return ErrMaxHold
 	}
+	return l.uncertain()
+}
+
+// doubt is why nobody may count on a lease that is not over yet.
+func (l *Lease) doubt() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.uncertain()
+}
+
+// uncertain is ErrUnknown, and why nothing is known. The caller holds mu.
+func (l *Lease) uncertain() error {
 	if l.last != nil {
 		return fmt.Errorf("%w: %w", ErrUnknown, l.last)
 	}
 	return ErrUnknown
 }
 
-// renewed takes over what an answer or an event says, unless more is known from another
-// one. A lease that is over stays so.
-func (l *Lease) renewed(g granted, sent instant) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.ttl > 0 {
-		g.ExpiresIn = min(g.ExpiresIn, l.ttl.Milliseconds())
-	}
-	if !l.attached && sent.t.Before(l.sent.t) { // of a stream all are counted from its beginning
-		return
-	}
-	l.takeNotice(g, sent)
-	ahead := sent.since(l.sent)
-	moved := ahead + g.life() - l.life
-	if l.attached && moved < 0 {
-		l.due = max(l.due, ahead+g.renewAfter())
-		return
-	}
-	if passed := ahead + millis(g.Elapsed); l.bounded && passed > minSlack/10 {
-		l.ends = moved < passed/2
-	}
-	l.sent, l.life, l.due, l.last = sent, g.life(), g.renewAfter(), nil
-}
-
-// shorten notes that the lease may live for no longer than ttl from now on, unless it is
-// renewed. From then on it is renewed with that.
+// shorten notes that a renewal with ttl is being asked for. The lease may live for no longer from now on, unless
+// it is renewed. If that is less than it is renewed with, it is renewed with that from then on. changed follows.
 func (l *Lease) shorten(ttl time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if before := cmp.Or(l.ttl, l.granted); before > 0 && ttl >= before {
+	l.changing = append(l.changing, ttl)
+	if before := cmp.Or(l.ttl, l.granted); before > 0 && ttl >= before || ttl == 0 {
 		return
 	}
-	l.ttl, l.margin = ttl, min(l.margin, ttl/2)
+	l.ttl = ttl
 	now := l.c.now() // what was asked before says nothing any more
-	passed := now.since(l.sent)
-	l.sent, l.life, l.due = now, min(l.life-passed, ttl), min(l.due-passed, ttl/3)
+	l.due = min(l.due-now.since(l.news.sent), ttl/3)
+	l.news = news{sent: now, read: now, left: min(l.news.remaining(now), ttl)}
 	l.hurry()
 }
 
@@ -327,25 +324,32 @@ func (l *Lease) pause(t *attempts, d time.Duration) *attempt {
 }
 
 // ended reports whether the lease is over, or the client was closed, which says so in a moment.
-func (l *Lease) ended() bool { return l.Err() != nil || l.kept.Err() != nil }
+func (l *Lease) ended() bool { return l.isOver() || l.kept.Err() != nil }
 
 func (l *Lease) sentAt() instant {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.sent
+	return l.news.sent
 }
 
 // dueAfter returns when the lease is to be renewed, counted from sentAt.
 func (l *Lease) dueAfter() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.cut() != nil && l.linger > 0 {
+		return min(l.due, l.news.at+max(l.linger/3, minBackoff))
+	}
 	return l.due
 }
 
 // share returns how long the answer to a renewal is waited for until another one is sent beside it: a
-// third of what is left, so that others have a chance.
+// third of what is left, so that others have a chance; half of maxDoubt.
 func (l *Lease) share() time.Duration {
-	return min(max(l.left()/3, 20*time.Millisecond), answerTimeout)
+	in, counted := l.look(l.c.now())
+	if !counted {
+		return max(in/2, 20*time.Millisecond)
+	}
+	return min(max(in/3, 20*time.Millisecond), answerTimeout)
 }
 
 // renewOnce asks until a gateway has renewed the lease or it is over.
@@ -363,7 +367,7 @@ func (l *Lease) renewOnce(t *attempts) error {
 			if l.next != nil { // its gateway renews the lease
 				return nil
 			}
-			if one, _ = t.next(min(retry.after(toRenew, err), max(l.left()/3, minBackoff/5)), nil); l.ended() {
+			if one, _ = t.next(min(retry.after(toRenew, err), max(l.chance()/3, minBackoff/5)), nil); l.ended() {
 				return err
 			}
 		}
@@ -381,7 +385,7 @@ func (l *Lease) hears(t *attempts, one *attempt) bool {
 	case one.stream != nil:
 		l.adopt(one)
 	case one.err == nil:
-		l.renewed(one.lease, one.answer.sent)
+		l.renewed(one.lease, l.c.answered(one.lease, one.answer.sent))
 		t.supersede(one)
 		return true
 	case l.fewerThan(one.names, one.err) || l.dropLost(one.err):
@@ -420,6 +424,9 @@ func (l *Lease) reclaim(ctx context.Context, one *attempt) error {
 	if errors.Is(err, CodeLeaseLost) && (refusal(err).Reason != ReasonReleased || names == 1 || l.fewerThan(names, err)) {
 		return err
 	}
+	if _, counted := l.look(l.c.now()); !counted && !errors.Is(err, CodeLeaseLost) {
+		return err // a renewal would be no reason to count on it
+	}
 	return nil
 }
 
@@ -450,7 +457,7 @@ func (l *Lease) Release(ctx context.Context) error {
 
 func (l *Lease) release(ctx context.Context) error {
 	timeout := releaseTimeout
-	if l.Remaining() <= 0 {
+	if l.mayBeGone() {
 		timeout = lateReleaseTimeout
 	}
 	l.finish(ErrReleased)
@@ -469,4 +476,11 @@ func (l *Lease) release(ctx context.Context) error {
 		}
 		return l.c.release(limited, cmp.Or(patience, min(timeout, l.c.options.Patience)), l.id, l.held())
 	})
+}
+
+// mayBeGone reports whether the lease's time may have run out, whatever became of its stream.
+func (l *Lease) mayBeGone() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.news.remaining(l.c.now()) <= 0
 }

@@ -17,8 +17,7 @@ const noticeSlack = 100 * time.Millisecond
 // given is a notice, and when the lease ends by it.
 type given struct {
 	Notice
-	sent  instant // when the request was sent that was answered with it
-	after time.Duration
+	news
 }
 
 // Notice returns the notice that the lease was given, if it was. The lease's context is
@@ -31,30 +30,31 @@ func (l *Lease) Notice() (n Notice, given bool) {
 		return n, false
 	}
 	n = l.notice.Notice
-	n.Left = l.notice.after - l.c.now().since(l.notice.sent)
+	n.Left = l.notice.remaining(l.c.now())
 	return n, true
 }
 
 // takeNotice notes what an answer or an event says of a notice. The caller holds the mutex, or
 // is the only one to know the lease. Who is to be told of it is told once a notice: another
 // end that is sooner by a second is another one.
-func (l *Lease) takeNotice(g granted, sent instant) {
-	n, after, is := g.notice()
+func (l *Lease) takeNotice(g granted, said news) {
+	n, left, is := g.notice()
 	if !is {
 		return
 	}
 	was := l.notice
-	l.notice = &given{n, sent, after}
-	if was != nil && was.Name == n.Name && was.Reason == n.Reason && was.after-sent.since(was.sent)-after < time.Second || l.told == nil {
+	said.left = left
+	l.notice = &given{n, said}
+	n.Left = said.remaining(said.read)
+	if was != nil && was.Name == n.Name && was.Reason == n.Reason && was.remaining(said.read)-n.Left < time.Second || l.told == nil {
 		return
 	}
-	n.Left = after - l.c.now().since(sent)
 	l.c.goes(func() { l.told(n) })
 }
 
 // noticed takes over an event that says no more than a notice.
-func (l *Lease) noticed(g granted, sent instant) {
+func (l *Lease) noticed(g granted, n news) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.takeNotice(g, sent)
+	l.takeNotice(g, n)
 }

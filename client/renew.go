@@ -1,11 +1,13 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"time"
 )
 
@@ -14,12 +16,11 @@ import (
 // CodeLeaseLost that it was lost. It asks one gateway after the other until one has done it or says why not (400, 409, 412),
 // the context ends, or Options.Patience is over: ErrUnreachable, or what a gateway refused it for. After the context's end it asks for another two
 // seconds at most, also where the context had ended before: so a deferred release works. Of a
-// Lease of this client the names are gone from then on, as far as others are left: those stay held.
+// Lease of this client the names are gone as soon as it is asked: those that are left stay held, and with the last
+// one its context ends, with ErrReleased.
 func (c *Client) Release(ctx context.Context, leaseID string, names ...string) error {
-	if found, ours := c.leases.Load(leaseID); ours {
-		for _, name := range names { // before it is asked: whether it was carried out may stay unknown
-			found.(*Lease).drop(name)
-		}
+	if l := c.own(leaseID); l != nil { // before it is asked: whether it was carried out may stay unknown
+		l.givesUp(names)
 	}
 	return outlive(ctx, func(ctx context.Context, patience time.Duration) error {
 		return c.release(ctx, patience, leaseID, names)
@@ -68,43 +69,100 @@ func (c *Client) Change(ctx context.Context, leaseID string, change Change, name
 		return 0, err
 	}
 	body := renewRequest{TTL: upMillis(change.TTL), Limit: change.Limit, Permits: change.Permits, Owner: change.Owner, Metadata: change.Metadata}
-	found, ours := c.leases.Load(leaseID)
-	switch {
-	case ours && change.TTL > 0:
-		found.(*Lease).shorten(change.TTL) // before it is asked: whether it was carried out may stay unknown
-	case ours && change.TTL == 0:
-		body.TTL = upMillis(found.(*Lease).renewsWith())
+	l := c.own(leaseID)
+	if l == nil {
+		_, n, err := c.renewNames(ctx, leaseID, names, body)
+		if err != nil {
+			return 0, err
+		}
+		return n.remaining(c.now()), nil
 	}
-	left, err := c.renewNames(ctx, leaseID, names, body)
-	if ours && err == nil && change.Permits > 0 {
-		found.(*Lease).keepSlots(change.Permits)
+	ttl := cmp.Or(change.TTL, l.renewsWith())
+	body.TTL = upMillis(ttl)
+	left, err := l.renewAs(ctx, ttl, names, body)
+	if err == nil && change.Permits > 0 {
+		l.keepSlots(change.Permits, names)
 	}
 	return left, err
 }
 
+// own returns the Lease of this client with a lease id, unless it is over; nil: there is none.
+func (c *Client) own(leaseID string) *Lease {
+	if found, ours := c.leases.Load(leaseID); ours {
+		return found.(*Lease)
+	}
+	return nil
+}
+
 // Renew renews the names of a lease id once, whoever acquired them, and returns how long
 // they can be counted on from now on. ttl 0 is the TTL that they were granted with. A Lease
-// of this client with the lease id counts on no more than ttl from then on, and is renewed
-// with it where it is renewed at all; other processes are told nothing. Errors are as those of Release.
+// of this client with the lease id counts on what was answered from then on, and is renewed with ttl where it
+// is renewed at all; on no more than a shorter ttl as soon as it is asked for, and then if no answer comes;
+// on a longer one once all of its names have it. Other processes are told nothing. Errors are as those of Release.
 func (c *Client) Renew(ctx context.Context, leaseID string, ttl time.Duration, names ...string) (time.Duration, error) {
-	if ttl == 0 {
-		return c.renewNames(ctx, leaseID, names, renewRequest{})
+	if l := c.own(leaseID); l != nil && ttl == 0 {
+		return l.renewAs(ctx, l.granted, names, renewRequest{})
 	}
 	return c.Change(ctx, leaseID, Change{TTL: ttl}, names...)
 }
 
-// renewNames asks until a gateway has renewed the names, or refuses.
-func (c *Client) renewNames(ctx context.Context, leaseID string, names []string, body renewRequest) (time.Duration, error) {
-	var g granted
-	r, err := renewalCall(&g, leaseID, names, body)
+// renewAs renews names of the lease once, with the TTL of body, which is ttl, and has it count on that.
+func (l *Lease) renewAs(ctx context.Context, ttl time.Duration, names []string, body renewRequest) (time.Duration, error) {
+	l.shorten(ttl) // before it is asked: whether it was carried out may stay unknown
+	g, n, err := l.c.renewNames(ctx, l.id, names, body)
+	l.changed(ttl, names, g, n, err)
 	if err != nil {
 		return 0, err
 	}
+	return n.remaining(l.c.now()), nil
+}
+
+// renewNames asks until a gateway has renewed the names, or refuses.
+func (c *Client) renewNames(ctx context.Context, leaseID string, names []string, body renewRequest) (g granted, n news, err error) {
+	r, err := renewalCall(&g, leaseID, names, body)
+	if err != nil {
+		return g, n, err
+	}
 	a, err := c.insist(ctx, r)
 	if err != nil {
-		return 0, unheard(err)
+		return g, n, unheard(err)
 	}
-	return g.life() - c.now().since(a.sent), nil
+	return g, c.answered(g, a.sent), nil
+}
+
+// changed notes what has become of a renewal with ttl that this client was asked for by lease id. As long as another
+// one is under way with a shorter TTL, that one counts: the store may carry it out last.
+func (l *Lease) changed(ttl time.Duration, names []string, g granted, n news, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if i := slices.Index(l.changing, ttl); i >= 0 {
+		l.changing = slices.Delete(l.changing, i, i+1)
+	}
+	others := slices.ContainsFunc(l.names, func(name string) bool { return !slices.Contains(names, name) })
+	if err != nil || others {
+		return
+	}
+	if n.after(l.news) >= 0 {
+		if ttl = min(ttl, slices.Min(append(l.changing, ttl))); ttl == l.granted {
+			ttl = 0
+		}
+		if ttl != l.ttl {
+			l.ttl = ttl
+			l.hurry() // its gateway may go on with the one before
+		}
+	}
+	l.take(g, n)
+}
+
+// givesUp notes that names are being released by this client. With all of them the lease is over.
+func (l *Lease) givesUp(names []string) {
+	if !slices.ContainsFunc(l.held(), func(name string) bool { return !slices.Contains(names, name) }) {
+		l.finish(ErrReleased)
+		return
+	}
+	for _, name := range names {
+		l.drop(name)
+	}
 }
 
 // unheard has an error say that no gateway could be told, where none could.
@@ -171,12 +229,13 @@ func (l *Lease) renewsWith() time.Duration {
 	return l.ttl
 }
 
-func (l *Lease) keepSlots(n int) {
+func (l *Lease) keepSlots(n int, names []string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for i := range l.grants {
-		g := &l.grants[i]
-		g.Slots = g.Slots[:min(n, len(g.Slots))]
+		if g := &l.grants[i]; slices.Contains(names, g.Name) {
+			g.Slots = g.Slots[:min(n, len(g.Slots))]
+		}
 	}
 }
 

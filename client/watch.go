@@ -49,11 +49,11 @@ func (c *Client) watchAll() {
 		live := leases[:0]
 		for _, w := range leases {
 			if w.next.Sub(now.t) <= minLook {
-				in, lives := w.look(now)
-				if !lives {
+				in, _ := w.look(now)
+				if in <= 0 {
 					continue
 				}
-				w.next = now.t.Add(in)
+				w.next = now.t.Add(lookAfter(in, w.early()))
 			}
 			live = append(live, w)
 			if w.next.Before(due) {
@@ -96,21 +96,6 @@ func (c *Client) takeArrived(others int) (arrived []watched) {
 	arrived, c.arrived = c.arrived, nil
 	c.watching = others+len(arrived) > 0
 	return arrived
-}
-
-// look ends the lease when its time has come, and returns when to look at it next.
-func (l *Lease) look(now instant) (in time.Duration, lives bool) {
-	l.mu.Lock()
-	left, margin, over := l.life-now.since(l.sent)-l.margin, l.margin, l.over != nil
-	l.mu.Unlock()
-	switch {
-	case over:
-		return 0, false
-	case left <= 0:
-		l.finish(l.unknown())
-		return 0, false
-	}
-	return lookAfter(left, margin), true
 }
 
 // lookAfter returns when to look next at a lease whose context is to end after left.

@@ -50,12 +50,9 @@ type member struct {
 	BreakReason string `json:"break_reason"`
 }
 
-// life returns how long after its request was sent a lease lives at least: waited_ms and
-// elapsed_ms are both rounded down, and an answer has one of the two.
-func (g granted) life() time.Duration { return millis(max(g.Waited, g.Elapsed) + g.ExpiresIn) }
-
-// renewAfter returns how long after its request was sent a lease is to be renewed.
-func (g granted) renewAfter() time.Duration { return millis(max(g.Waited, g.Elapsed) + g.RenewIn) }
+// since returns how long after its request came it was said: waited_ms and elapsed_ms are both rounded
+// down, and an answer has one of the two.
+func (g granted) since() time.Duration { return millis(max(g.Waited, g.Elapsed)) }
 
 func (g granted) ttl() time.Duration {
 	if len(g.Locks) > 0 {
@@ -65,17 +62,17 @@ func (g granted) ttl() time.Duration {
 }
 
 // notice returns the notice that the lease was given, of several names that which ends first,
-// and after how long since the request was sent that is.
-func (g granted) notice() (n Notice, after time.Duration, given bool) {
+// and how long it was until then.
+func (g granted) notice() (n Notice, left time.Duration, given bool) {
 	for _, m := range append(g.Locks, g.member) {
 		if m.BreaksIn == nil {
 			continue
 		}
-		if in := millis(max(g.Waited, g.Elapsed) + *m.BreaksIn); !given || in < after {
-			n, after, given = Notice{Name: m.Name, Reason: m.BreakReason}, in, true
+		if in := millis(*m.BreaksIn); !given || in < left {
+			n, left, given = Notice{Name: m.Name, Reason: m.BreakReason}, in, true
 		}
 	}
-	return n, after, given
+	return n, left, given
 }
 
 func (g granted) grants() (all []Grant) {

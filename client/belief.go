@@ -1,0 +1,164 @@
+package client
+
+import "time"
+
+const (
+	// maxDoubt bounds how long it is asked, or read, whether a lease is held on which its client does not
+	// count meanwhile, until its context is cancelled. See Lease.judge.
+	maxDoubt = time.Second
+
+	// longestLook is how far apart two looks at a lease are at most, unless this process has stood still.
+	longestLook = 2 * maxLook
+)
+
+// news is what an answer or an event says of how long a lease lives, by this client's clocks.
+type news struct {
+	sent instant       // when the request was sent that was answered
+	at   time.Duration // how long after that it was said, at the earliest
+	read instant       // when it was read
+	left time.Duration // how long the lease lived when it was said
+}
+
+// remaining returns how long the lease lives from now on at least. It was said no later than it was read, and no
+// sooner than the gateway's clock has counted from when the request came: the earlier of the two counts, so
+// that a difference of the two clocks adds up for no longer than from one event to the next.
+func (n news) remaining(now instant) time.Duration {
+	return n.left - max(now.since(n.sent)-n.at, now.since(n.read))
+}
+
+// after returns how long after other it was said.
+func (n news) after(other news) time.Duration {
+	if n.sent.t.Before(other.sent.t) {
+		return n.at - other.sent.since(n.sent) - other.at
+	}
+	return n.sent.since(other.sent) + n.at - other.at
+}
+
+// answered returns what the answer to a request says that was sent then, and read now.
+func (c *Client) answered(g granted, sent instant) news {
+	return news{sent: sent, at: g.since(), read: c.now(), left: millis(g.ExpiresIn)}
+}
+
+// told returns what an event says that was read then. Where more time has passed for the gateway since the
+// request came than for this client since it sent it, this client's clocks are slow, or stood still: that much
+// was said sooner, and so is what follows.
+func (s *stream) told(g granted, read instant) news {
+	at := g.since()
+	s.ahead = max(s.ahead, at-read.since(s.sent))
+	return news{sent: s.sent, at: at - s.ahead, read: read, left: millis(g.ExpiresIn)}
+}
+
+// remaining returns how long the lease can be counted on from now on. This is the one place that knows its
+// deadline: that of the newest answer or event; once the stream on which it hangs has ended, as far as its gateway
+// keeps it after an end that it has seen, too, which is Linger at most. The caller holds mu.
+func (l *Lease) remaining(now instant) time.Duration {
+	n := l.news
+	if l.cut() != nil {
+		n.left = min(n.left, l.linger)
+	}
+	return n.remaining(now)
+}
+
+// cut returns when this client has seen the stream end on which the lease hangs, unless its gateway has said
+// that it keeps the lease; nil: it has not. The caller holds mu.
+func (l *Lease) cut() *instant {
+	if l.hangs == nil {
+		return nil
+	}
+	return l.hangs.cut.Load()
+}
+
+// marginNow returns how long before the deadline the context ends. The caller holds mu.
+func (l *Lease) marginNow() time.Duration {
+	if l.ttl > 0 {
+		return min(l.margin, l.ttl/2)
+	}
+	return l.margin
+}
+
+// judge says whether the lease may be counted on, and in what time its context has to be cancelled, 0 or less:
+// now. These are two things while it can be known in a moment whether it is held, as that may be longer than this
+// client can count on: it has seen the end of the stream, and takes the lease over, or this process has stood
+// still, and what the stream has said meanwhile is to be read. It has maxDoubt for that, and after the end of a stream no
+// longer than it would have counted on the lease otherwise. The caller holds mu.
+func (l *Lease) judge(now instant) (in time.Duration, counted bool) {
+	asleep := now.since(l.looked) > longestLook
+	l.looked = now
+	left := l.remaining(now) - l.marginNow()
+	if left > 0 {
+		l.woken = nil
+		return left, true
+	}
+	if end := l.cut(); end != nil {
+		return min(maxDoubt-now.since(*end), l.news.remaining(now)-l.marginNow()), false
+	}
+	if asleep && l.hangs != nil {
+		l.woken = &now
+	}
+	if l.woken != nil {
+		return maxDoubt - now.since(*l.woken), false
+	}
+	return 0, false
+}
+
+// look judges the lease, and ends it when its time has come. Of one that is over it returns 0 and false.
+func (l *Lease) look(now instant) (in time.Duration, counted bool) {
+	l.mu.Lock()
+	over := l.over != nil
+	if !over {
+		in, counted = l.judge(now)
+	}
+	l.mu.Unlock()
+	if !over && in <= 0 {
+		l.finish(l.unknown())
+	}
+	return max(0, in), counted
+}
+
+// chance returns how long it is until the context has to be cancelled, 0 or less: it is time, or over.
+func (l *Lease) chance() time.Duration {
+	in, _ := l.look(l.c.now())
+	return in
+}
+
+// isOver reports whether the lease is over for good. While Err is not nil it may still be asked for.
+func (l *Lease) isOver() bool { return l.chance() <= 0 }
+
+// settled waits until it is known whether the lease may be counted on, for maxDoubt at most, and returns what Err does.
+func (l *Lease) settled() error {
+	for {
+		in, counted := l.look(l.c.now())
+		if counted || in <= 0 {
+			return l.Err()
+		}
+		sleep(l.ctx, min(in, minLook))
+	}
+}
+
+// renewed takes over what an answer or an event says, unless newer ones are known. A lease that is over stays so.
+func (l *Lease) renewed(g granted, n news) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.take(g, n)
+}
+
+// take is renewed. The caller holds mu.
+func (l *Lease) take(g granted, n news) {
+	if l.ttl > 0 {
+		n.left = min(n.left, l.ttl)
+	}
+	passed := n.after(l.news)
+	if passed < 0 {
+		if n.left < l.news.left*3/4 && n.read.since(l.news.sent) > 0 {
+			l.news.left = n.left // of two requests under way at once nobody knows which the store has carried out last
+			l.hurry()
+		}
+		return
+	}
+	l.takeNotice(g, n)
+	moved := n.remaining(n.read) - l.news.remaining(n.read)
+	if l.bounded && passed > minSlack/10 {
+		l.ends = moved < passed/2
+	}
+	l.news, l.due, l.last = n, n.at+millis(g.RenewIn), nil
+}
