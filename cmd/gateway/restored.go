@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"strconv"
+	"time"
 
 	"fencepost/internal/embedded"
 )
@@ -24,7 +26,16 @@ longest TTL that was in use. Leases in the copy can be renewed meanwhile. It is 
 func restored(args []string, out io.Writer) error {
 	flags := flag.NewFlagSet("restored", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
-	longest := flags.Duration("longest-ttl", 0, "")
+	var longest time.Duration
+	flags.Func("longest-ttl", "", func(s string) (err error) {
+		if longest, err = time.ParseDuration(s); err == nil {
+			return nil
+		}
+		if _, err := strconv.ParseFloat(s, 64); err == nil {
+			return fmt.Errorf("it has no unit; did you mean %ss?", s)
+		}
+		return errors.New("it must be a time with its unit, such as 30s or 5m")
+	})
 	if err := flags.Parse(args); errors.Is(err, flag.ErrHelp) {
 		_, err := fmt.Fprint(out, restoredHelp)
 		return err
@@ -38,12 +49,12 @@ func restored(args []string, out io.Writer) error {
 	switch {
 	case flags.NArg() > 0:
 		return usageError{fmt.Errorf("restored: %q is an unexpected argument; see gateway restored -help", flags.Arg(0))}
-	case *longest <= 0 || *longest > cfg.MaxTTL:
-		return usageError{fmt.Errorf("restored: -longest-ttl is %s; it must be the longest TTL that was in use, at most FENCEPOST_MAX_TTL (%s)", *longest, cfg.MaxTTL)}
+	case longest <= 0 || longest > cfg.MaxTTL:
+		return usageError{fmt.Errorf("restored: -longest-ttl is %s; it must be the longest TTL that was in use, at most FENCEPOST_MAX_TTL (%s)", longest, cfg.MaxTTL)}
 	case cfg.storeKind() != kindEmbedded && cfg.storeKind() != kindRaft:
 		return usageError{errors.New("restored: FENCEPOST_STORE is Redis or a database; gateways notice by themselves when one of those has lost something")}
 	}
-	lasts, err := embedded.Restored(embedded.Options{Dir: cfg.DataDir, Logger: slog.New(slog.DiscardHandler), Version: build()}, *longest)
+	lasts, err := embedded.Restored(embedded.Options{Dir: cfg.DataDir, Logger: slog.New(slog.DiscardHandler), Version: build()}, longest)
 	if err != nil {
 		return fmt.Errorf("FENCEPOST_DATA_DIR: %w", err)
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -25,6 +26,7 @@ import (
 	lockhttp "fencepost/internal/http"
 	"fencepost/internal/lines"
 	"fencepost/internal/observe"
+	"fencepost/internal/variables"
 	"fencepost/internal/watchdog"
 	"fencepost/web"
 )
@@ -84,7 +86,12 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer, out *line
 	case "keygen":
 		return keygen(flags.Args()[1:], stdout, stderr)
 	default:
-		return usageError{fmt.Errorf("there is no command %q; see gateway -help", flags.Arg(0))}
+		meant := cmp.Or(map[string]string{"serve": "gateway alone", "version": "-version"}[flags.Arg(0)],
+			variables.Nearest(flags.Arg(0), []string{"help", "healthcheck", "doctor", "cluster", "store", "restored", "keygen"}))
+		if meant != "" {
+			meant = "; did you mean " + meant + "?"
+		}
+		return usageError{fmt.Errorf("there is no command %q%s; see gateway -help", flags.Arg(0), meant)}
 	}
 	cfg, err := loadConfig()
 	if err != nil {

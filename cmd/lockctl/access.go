@@ -142,6 +142,9 @@ func accessAdvice(err error) string {
 	var invalid x509.CertificateInvalidError
 	switch file := os.Getenv(caFileVariable); {
 	case errors.Is(err, client.CodeUnauthenticated) && os.Getenv(keyVariable) == "" && os.Getenv(keyFileVariable) == "":
+		if os.Getenv("LEASE") != "" {
+			return fmt.Sprintf("set $%s or $%s to a key; lockctl run keeps them from its command unless it has -with-key", keyVariable, keyFileVariable)
+		}
 		return fmt.Sprintf("set $%s or $%s to a key", keyVariable, keyFileVariable)
 	case errors.As(err, &authority) && file != "":
 		return fmt.Sprintf("the certificate is not from an authority in %s, which $%s names", file, caFileVariable)

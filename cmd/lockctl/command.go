@@ -16,6 +16,7 @@ import (
 	"fencepost/client"
 	"fencepost/fence/fencetest"
 	"fencepost/internal/lines"
+	"fencepost/internal/variables"
 )
 
 // version is set by the Makefile's build.
@@ -37,7 +38,7 @@ type settings struct {
 	owner                                string
 	also                                 names
 	metadata                             entries
-	passLeaseID                          bool
+	passLeaseID, passKey                 bool
 	quiet                                bool
 	conflictExit                         int
 
@@ -68,6 +69,7 @@ type call struct {
 	err    io.Writer
 	shell  forShell // of acquire
 	client *client.Client
+	unsaid bool // no gateway could be told of the end
 }
 
 // mostSaid and mostBytesSaid bound what waits until it is read, and endOfSpeech how long what was said last is waited for.
@@ -137,7 +139,11 @@ func usage(format string, args ...any) error {
 
 // run is the program; it returns the exit status, unless lockctl is to end by a signal.
 func run(ctx context.Context, args []string, out, errOut io.Writer) int {
-	err := dispatch(ctx, args, out, errOut)
+	to := &checked{Writer: out}
+	err := dispatch(ctx, args, to, errOut)
+	if err == nil {
+		err = to.err // what was not written is missed by who reads it
+	}
 	status := statusOf(err)
 	var e exit
 	if own := errors.As(err, &e); err != nil && !(own && e.err == nil) {
@@ -152,6 +158,29 @@ func run(ctx context.Context, args []string, out, errOut io.Writer) int {
 		endBy(e.by, e.typed)
 	}
 	return status
+}
+
+// checked is a writer that remembers its first failure.
+type checked struct {
+	io.Writer
+	err error
+}
+
+func (w *checked) Write(p []byte) (int, error) {
+	n, err := w.Writer.Write(p)
+	if w.err == nil {
+		w.err = err
+	}
+	return n, err
+}
+
+// isShown tells whether what is written is seen on a terminal.
+func isShown(w io.Writer) bool {
+	if c, ok := w.(*checked); ok {
+		w = c.Writer
+	}
+	f, ok := w.(*os.File)
+	return ok && isTerminal(f)
 }
 
 // statusOf says what a failure is for scripts.
@@ -191,10 +220,22 @@ func dispatch(ctx context.Context, args []string, out, errOut io.Writer) error {
 	}
 	switch args[0] {
 	case "-help", "--help", "-h", "help":
+		for _, cmd := range commands() {
+			if len(args) > 1 && cmd.name == args[1] {
+				cmd.printHelp(out)
+				return nil
+			}
+		}
 		return printHelp(out)
 	case "-version", "--version":
 		_, err := fmt.Fprintln(out, "lockctl", version)
 		return err
+	}
+	if len(args) > 1 && args[0] == "completion" && args[1] == "names" { // what the scripts ask for
+		var end context.CancelFunc
+		ctx, end = context.WithTimeout(ctx, namesWithin)
+		defer end()
+		args = slices.Concat([]string{"ls", "-o", "name"}, args[2:])
 	}
 	for _, cmd := range commands() {
 		if cmd.name == args[0] {
@@ -205,8 +246,19 @@ func dispatch(ctx context.Context, args []string, out, errOut io.Writer) error {
 		shell := forShell{out: out, done: asksJSON(args)}
 		shell.fail(exitUsage)
 	}
-	return usage("there is no command %q; see lockctl -help", args[0])
+	var known []string
+	for _, cmd := range commands() {
+		known = append(known, cmd.name)
+	}
+	meant := cmp.Or(otherNames[args[0]], variables.Nearest(args[0], known))
+	if meant != "" {
+		meant = "; did you mean " + meant + "?"
+	}
+	return usage("there is no command %q%s; see lockctl -help", args[0], meant)
 }
+
+// otherNames are what people look for under another name.
+var otherNames = map[string]string{"lock": "run or acquire", "unlock": "release", "list": "ls", "status": "get or doctor", "version": "-version"}
 
 // flagSet returns the flags of a command, which fill s.
 func (cmd command) flagSet(s *settings) *flag.FlagSet {
@@ -271,7 +323,7 @@ func (cmd command) do(ctx context.Context, c *call, args []string) error {
 			return err
 		}
 		// Who waits for a lock waits for a gateway as well.
-		o := client.Options{Addresses: strings.Split(c.gateways, ","), Owner: c.owner, Patience: max(patience, c.wait), Header: traceHeader()}
+		o := client.Options{Addresses: strings.Split(c.gateways, ","), Owner: cmp.Or(c.owner, cmd.asker()), Patience: max(patience, c.wait), Header: traceHeader()}
 		if err = setAccess(&o); err != nil {
 			return err
 		}
@@ -286,6 +338,15 @@ func (cmd command) do(ctx context.Context, c *call, args []string) error {
 	return err
 }
 
+// asker is whom a lease belongs to that outlives this process: who started it, such as a shell. Else "": this process.
+func (cmd command) asker() string {
+	host, err := os.Hostname()
+	if cmd.name != "acquire" || err != nil {
+		return ""
+	}
+	return fmt.Sprintf("%s:%d", host, os.Getppid())
+}
+
 // close closes the client, which may give up what was acquired. Where no gateway can be
 // reached that is not waited for.
 func (c *call) close(err error) {
@@ -295,7 +356,7 @@ func (c *call) close(err error) {
 		c.client.Close()
 	}()
 	var late <-chan time.Time
-	if errors.Is(err, client.ErrUnreachable) {
+	if c.unsaid || errors.Is(err, client.ErrUnreachable) {
 		late = time.After(lastWord)
 	}
 	select {

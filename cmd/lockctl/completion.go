@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"time"
 )
 
 // completion prints a script for a shell: the commands first, then the names of locks that
@@ -21,6 +22,9 @@ func completion(_ context.Context, c *call) error {
 	return err
 }
 
+// namesWithin is how long the names for a completion may take: a shell does nothing meanwhile.
+const namesWithin = time.Second
+
 const bashCompletion = `_lockctl() {
 	local word=${COMP_WORDS[COMP_CWORD]}
 	if [ "$COMP_CWORD" = 1 ]; then
@@ -28,7 +32,7 @@ const bashCompletion = `_lockctl() {
 	elif [ "${COMP_WORDS[1]}" = completion ]; then
 		COMPREPLY=($(compgen -W "bash zsh fish" -- "$word"))
 	else
-		COMPREPLY=($(compgen -W "$(lockctl ls -o name "$word" 2>/dev/null)" -- "$word"))
+		COMPREPLY=($(compgen -W "$(lockctl completion names "$word" 2>/dev/null)" -- "$word"))
 		compopt -o default 2>/dev/null
 	fi
 	case $COMP_WORDBREAKS in *:*) # what bash takes for words ends at a colon
@@ -46,7 +50,7 @@ _lockctl() {
 	elif [[ $words[2] == completion ]]; then
 		compadd -- bash zsh fish
 	else
-		compadd -- ${(f)"$(lockctl ls -o name "$PREFIX" 2>/dev/null)"}
+		compadd -- ${(f)"$(lockctl completion names "$PREFIX" 2>/dev/null)"}
 		_default
 	fi
 }
@@ -55,5 +59,5 @@ compdef _lockctl lockctl
 
 const fishCompletion = `complete -c lockctl -f -n __fish_use_subcommand -a "COMMANDS"
 complete -c lockctl -f -n "__fish_seen_subcommand_from completion" -a "bash zsh fish"
-complete -c lockctl -n "not __fish_use_subcommand; and not __fish_seen_subcommand_from completion" -a "(lockctl ls -o name (commandline -ct) 2>/dev/null)"
+complete -c lockctl -n "not __fish_use_subcommand; and not __fish_seen_subcommand_from completion" -a "(lockctl completion names (commandline -ct) 2>/dev/null)"
 `

@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"io"
-	"os"
 	"strings"
 )
 
@@ -42,7 +41,7 @@ type forShell struct {
 // begin prints what makes eval fail unless something follows. Nobody evaluates what is shown
 // on a terminal.
 func (s *forShell) begin() error {
-	if f, ok := s.out.(*os.File); s.done || ok && isTerminal(f) {
+	if s.done || isShown(s.out) {
 		s.done = true
 		return nil
 	}

@@ -35,7 +35,7 @@ func leaseFlags(s *settings, f *flag.FlagSet) {
 	f.BoolVar(&s.shared, "shared", false, "a shared lease, together with any number of others")
 	f.IntVar(&s.permit, "permit", 0, "one of `N` shared leases; 0: no permit")
 	f.IntVar(&s.permits, "permits", 0, "take `COUNT` of the N permits of -permit at once; 0: one")
-	f.StringVar(&s.owner, "owner", "", "a label for people; default: host name and process id")
+	f.StringVar(&s.owner, "owner", "", "a label for people; default: host name and process id, of acquire that of who started it, such as the shell")
 	f.Var(&s.metadata, "meta", "metadata for people, `KEY=VALUE`; may be given several times")
 	f.Var(&s.also, "also", "a further `NAME` to acquire under the same lease; may be given several times")
 	f.BoolVar(&s.quiet, "q", false, "print nothing about a lock that somebody else has: neither the queue while waiting nor the holder")
@@ -49,6 +49,7 @@ func runFlags(s *settings, f *flag.FlagSet) {
 	f.DurationVar(&s.atLeast, "at-least", 0, "keep the lock for this long after its grant, even if the command ends with status 0 before; at most 24h")
 	f.BoolVar(&s.atLeastOnFailure, "at-least-on-failure", false, "-at-least also applies if the command fails; otherwise the lock is then released at once")
 	f.BoolVar(&s.withParent, "with-parent", false, "end the command or the wait when the process that started lockctl ends, even by SIGKILL")
+	f.BoolVar(&s.passKey, "with-key", false, "leave FENCEPOST_KEY, FENCEPOST_KEY_FILE, FENCEPOST_CERT_FILE and FENCEPOST_CERT_KEY_FILE in the command's environment, as for lockctl in it")
 	f.BoolVar(&s.passLeaseID, "lease-id", false, "put the lease id in the command's environment as LEASE_ID; with it the command can release the lock")
 }
 
@@ -199,6 +200,9 @@ func shellQuoted(s string) string {
 	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 }
 
+// keyVariables are those that let in who has them.
+var keyVariables = regexp.MustCompile(`^FENCEPOST_(KEY|KEY_FILE|CERT_FILE|CERT_KEY_FILE)=`)
+
 // ourVariables are those that call.variables returns, and the lease id.
 var ourVariables = regexp.MustCompile(`^(LOCK_NAME|FENCING_TOKEN)(_[0-9]+)?=|^(LEASE|LEASE_ID|LOCK_SLOTS?)=`)
 
@@ -303,7 +307,7 @@ func (c *call) refused(err error) error {
 
 // textOfRefusal says who holds a lock, and who waits for it.
 func textOfRefusal(e *client.Error) string {
-	text := heldBy(e.Holders, e.HolderCount, e.Delayed)
+	text := permitsTaken(e.Holders, e.HolderCount) + heldBy(e.Holders, e.HolderCount, e.Delayed)
 	if e.Position > 0 {
 		text += fmt.Sprintf("; you were number %d in the queue", e.Position)
 	} else if e.Waiting > 0 {
@@ -313,6 +317,24 @@ func textOfRefusal(e *client.Error) string {
 		text += "; to wait for it would take " + estimate(e.EstimatedWait.Milliseconds())
 	}
 	return text
+}
+
+// permitsTaken says how many permits are taken, where all who hold the lock have some.
+func permitsTaken(holders []client.Holder, count int) string {
+	taken, limit := 0, 0
+	for _, h := range holders {
+		if h.Mode != "shared" || h.Limit == 0 {
+			return ""
+		}
+		taken += max(1, h.Permits)
+		if limit == 0 || h.Limit < limit {
+			limit = h.Limit
+		}
+	}
+	if count > len(holders) || count == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%d of %d permits are taken: ", taken, limit)
 }
 
 func (c *call) json(v any) error { return json.NewEncoder(c.out).Encode(v) }

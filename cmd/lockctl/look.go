@@ -94,6 +94,10 @@ func get(ctx context.Context, c *call) error {
 	if c.output == "json" {
 		return c.json(l)
 	}
+	if !l.Held && l.Token == 0 && l.Waiting == 0 && l.Delayed == 0 {
+		_, err := fmt.Fprintf(c.out, "%s is free; nothing is known of it\n", l.Name)
+		return err
+	}
 	if !l.Held {
 		fmt.Fprintf(c.out, "%s is free; its last token is %d\n", l.Name, l.Token)
 	} else {
@@ -167,9 +171,13 @@ func watch(ctx context.Context, c *call) error {
 		case err != nil:
 			return err
 		case c.output == "json":
-			c.json(e)
+			if err := c.json(e); err != nil {
+				return err
+			}
 		case e.Kind == "resync":
-			fmt.Fprintln(c.out, "events may be missing here")
+			if _, err := fmt.Fprintln(c.out, "events may be missing here"); err != nil {
+				return err
+			}
 		default:
 			line := fmt.Sprintf("%s  %-8s  %s  %s", e.At.Local().Format("15:04:05.000"), e.Kind, e.Name, printable(e.Owner))
 			if e.Token > 0 {
@@ -184,7 +192,9 @@ func watch(ctx context.Context, c *call) error {
 			if e.BreakReason != "" {
 				line += "  " + printable(e.BreakReason)
 			}
-			fmt.Fprintln(c.out, line)
+			if _, err := fmt.Fprintln(c.out, line); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
@@ -200,6 +210,10 @@ func history(ctx context.Context, c *call) error {
 			c.json(p)
 		}
 		return nil
+	}
+	if len(past) == 0 {
+		_, err := fmt.Fprintf(c.out, "nobody is known to have had %s\n", c.args[0])
+		return err
 	}
 	return c.table(func(row func(...any)) {
 		row("ACQUIRED", "OWNER", "MODE", "TOKEN", "WAITED", "HELD", "OUTCOME")

@@ -293,20 +293,25 @@ func TestSignalsAfterTheCommand(t *testing.T) {
 	}
 }
 
-// deafTo is a gateway in front of another one that can't answer some requests.
-func deafTo(t *testing.T, method, gateway string) string {
+// proxyTo passes on to a gateway.
+func proxyTo(t *testing.T, gateway string) http.Handler {
 	t.Helper()
 	to, err := url.Parse(gateway)
 	if err != nil {
 		t.Fatal(err)
 	}
-	proxy := httputil.NewSingleHostReverseProxy(to)
+	return &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(to) }}
+}
+
+// deafTo is a gateway in front of another one that can't answer some requests.
+func deafTo(t *testing.T, method, gateway string) string {
+	t.Helper()
+	proxy := proxyTo(t, gateway)
 	front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == method {
 			w.WriteHeader(http.StatusServiceUnavailable)
 			return
 		}
-		r.Host = to.Host
 		proxy.ServeHTTP(w, r)
 	}))
 	t.Cleanup(front.Close)

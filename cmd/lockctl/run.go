@@ -89,8 +89,16 @@ func runUnder(ctx context.Context, c *call) error {
 		return c.refused(err)
 	}
 	release := l.ReleaseNow // unless the command does its work
-	defer func() { _ = release(context.Background()) }()
-	env := append(withoutVariables(os.Environ()), c.variables(l)...)
+	defer func() {
+		if release != nil {
+			_ = release(context.Background())
+		}
+	}()
+	env := withoutVariables(os.Environ())
+	if !c.passKey {
+		env = slices.DeleteFunc(env, keyVariables.MatchString)
+	}
+	env = append(env, c.variables(l)...)
 	if c.passLeaseID {
 		env = append(env, "LEASE_ID="+l.ID())
 	}
@@ -115,7 +123,8 @@ func runUnder(ctx context.Context, c *call) error {
 	if kept {
 		release = l.Release
 	}
-	err = release(context.Background())
+	err, release = release(context.Background()), nil // it is not tried again
+	c.unsaid = err != nil
 	switch {
 	case err == nil, errors.Is(err, client.CodeLeaseLost):
 	case errors.Is(err, client.CodeInvalidRequest):

@@ -74,6 +74,10 @@ func (b Bounds) CheckAcquire(r *AcquireRequest) error {
 	if err := b.CheckTTL(r.TTL); err != nil {
 		return err
 	}
+	if r.Wait > b.MaxWait && b.MaxWait < LongestAttachedWait {
+		return invalid("wait_ms", "is %d; it must be from 0 to %d (FENCEPOST_MAX_WAIT), on a stream to %d",
+			r.Wait.Milliseconds(), b.MaxWait.Milliseconds(), LongestAttachedWait.Milliseconds())
+	}
 	if r.Wait < 0 || r.Wait > b.MaxWait {
 		return outOfRange("wait_ms", r.Wait, 0, b.MaxWait)
 	}

@@ -11,7 +11,7 @@ import (
 // LockedError is CodeLocked, or CodeTooManyRequests where as many wait as may. It shows
 // who holds the lock, and when that may be over.
 func LockedError(code Code, lock *Lock) *Error {
-	err := &Error{Code: code, Detail: "the lock is held by somebody else", Lock: lock, RetryAfter: lock.RetryAfter()}
+	err := &Error{Code: code, Detail: heldDetail(lock), Lock: lock, RetryAfter: lock.RetryAfter()}
 	switch {
 	case code == CodeTooManyRequests:
 		err.Detail = "the queue of this name is full (FENCEPOST_MAX_WAITERS_PER_NAME)"
@@ -19,6 +19,31 @@ func LockedError(code Code, lock *Lock) *Error {
 		err.Detail = "a lease ended without a release, and its lock delay is not over yet"
 	}
 	return err
+}
+
+// heldDetail says what keeps a request from a lock.
+func heldDetail(lock *Lock) string {
+	taken, limit := 0, 0
+	for _, h := range lock.Holders {
+		if h.Mode != ModeShared {
+			return "the lock is held by somebody else"
+		}
+		taken += max(1, h.Permits)
+		if h.Limit > 0 && (limit == 0 || h.Limit < limit) {
+			limit = h.Limit
+		}
+	}
+	switch {
+	case lock.HolderCount == 0 && lock.Waiting > 0:
+		return "others wait for the lock"
+	case lock.HolderCount == 0 || lock.HolderCount > len(lock.Holders):
+		return "the lock is held by somebody else"
+	case limit > 0:
+		return fmt.Sprintf("%d of %d permits are taken", taken, limit)
+	case lock.HolderCount == 1:
+		return "a shared lease holds the lock"
+	}
+	return fmt.Sprintf("%d shared leases hold the lock", lock.HolderCount)
 }
 
 var lostDetail = map[Reason]string{
