@@ -1,0 +1,127 @@
+package client
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"runtime"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// What this client is asked to do by the lease id of a Lease of its own changes what that counts on: at once, in both
+// directions, and where there is no answer for the shorter.
+func TestRenewedByItsID(t *testing.T) {
+	for name, options := range map[string][]Option{"plain": nil, "attached": {Attached()}, "not renewed": {NotRenewed()}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c, k := keep(t, 30*time.Second)
+				defer c.Close()
+				l := must[*Lease](t)(c.Acquire(t.Context(), "a", options...))
+				counts := func(left time.Duration) {
+					t.Helper()
+					if got := l.Remaining(); got != left || l.Err() != nil {
+						t.Errorf("it counts on %s, want %s: %v", got, left, l.Err())
+					}
+				}
+				for _, ttl := range []time.Duration{2 * time.Second, 20 * time.Second, time.Minute, 0} {
+					must[time.Duration](t)(c.Renew(t.Context(), l.ID(), ttl, "a"))
+					if ttl == 0 {
+						ttl = 30 * time.Second
+					}
+					counts(ttl)
+					if name == "not renewed" {
+						continue
+					}
+					lives(t, l, 2*time.Minute)
+					k.mu.Lock()
+					left := time.Until(k.expires)
+					k.mu.Unlock()
+					if got := l.Remaining(); got > left || left > ttl {
+						t.Errorf("with %s it counts on %s, and lives for %s", ttl, got, left)
+					}
+				}
+				thaw := k.freeze(http.MethodPut)
+				defer func() { thaw() }()
+				c.options.Patience = time.Second
+				for _, ttl := range []time.Duration{time.Minute, 5 * time.Second, 10 * time.Second} {
+					before := l.Remaining()
+					begun := time.Now()
+					if _, err := c.Renew(t.Context(), l.ID(), ttl, "a"); !errors.Is(err, ErrUnreachable) {
+						t.Fatal(err)
+					}
+					if got, most := l.Remaining(), min(ttl, before)-time.Since(begun); got > most {
+						t.Errorf("renewed with %s, without an answer, it counts on %s, want %s", ttl, got, most)
+					}
+				}
+			})
+		})
+	}
+}
+
+// With the last of its names a lease is over as soon as this client is asked to release them.
+func TestReleasedByItsID(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, k := keep(t, time.Hour)
+		defer c.Close()
+		l := must[*Lease](t)(c.Acquire(t.Context(), "a", Also("b")))
+		thaw := k.freeze(http.MethodDelete)
+		done := make(chan error, 1)
+		go func() { done <- c.Release(t.Context(), l.ID(), "a", "b") }()
+		synctest.Wait()
+		if err := l.Err(); err != ErrReleased || l.Context().Err() == nil {
+			t.Errorf("it is being released: %v", err)
+		}
+		thaw()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// Permits of one name that are given back leave the slots of the others.
+func TestKeepPermitsOfOneName(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := scripted(t, 1, func(r *http.Request) (*http.Response, error) {
+			if r.Method == http.MethodDelete {
+				return says(204, "")
+			}
+			var body renewRequest
+			if err := json.NewDecoder(r.Body).Decode(&body); err != nil {
+				return nil, err
+			}
+			locks := `{"name":"a","fencing_token":7,"ttl_ms":30000,"slots":[0,1,2]},{"name":"b","fencing_token":8,"ttl_ms":30000,"slots":[0,1,2]}`
+			if r.Method == http.MethodPut && body.Permits > 0 {
+				return says(200, fmt.Sprintf(`{"name":"b","lease_id":%q,"fencing_token":8,"ttl_ms":30000,"expires_in_ms":30000,"renew_in_ms":10000,"slots":[0]}`, r.Header.Get("Lease-Id")))
+			}
+			return says(200, fmt.Sprintf(`{"lease_id":%q,"expires_in_ms":30000,"renew_in_ms":10000,"locks":[%s]}`, r.Header.Get("Lease-Id"), locks))
+		})
+		defer c.Close()
+		l := must[*Lease](t)(c.Acquire(t.Context(), "a", Also("b"), Permits(3, 5)))
+		must[time.Duration](t)(c.KeepPermits(t.Context(), l.ID(), 1, "b"))
+		if g := l.Grants(); !slices.Equal(g[0].Slots, []int{0, 1, 2}) || !slices.Equal(g[1].Slots, []int{0}) {
+			t.Errorf("%+v", g)
+		}
+	})
+}
+
+// Attached leases that are over and were never released keep no goroutine once their streams have ended.
+func TestEndedStreamsKeepNobodyBusy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := scripted(t, 1, nil)
+		defer c.Close()
+		before := runtime.NumGoroutine()
+		for range 40 {
+			l, to := attached(t, c, frozen, 9*time.Second)
+			to.Close()
+			<-l.Context().Done()
+		}
+		synctest.Wait()
+		if n := runtime.NumGoroutine() - before; n > 10 {
+			t.Errorf("%d leases keep %d goroutines", 40, n)
+		}
+	})
+}
