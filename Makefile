@@ -56,7 +56,7 @@ RACE := ./internal/redis ./internal/sql ./internal/http ./internal/raft ./intern
 
 # SIMULATED has those of them with tests that one goroutine plays, or that are too slow with the race detector, and which these
 # are: they run without it. A test of the module compares them with the files that say so.
-SIMULATED := ./internal/watchdog ./internal/session ./internal/quorum ./internal/embedded ./internal/wal
+SIMULATED := ./client ./internal/watchdog ./internal/session ./internal/quorum ./internal/embedded ./internal/wal
 PLAYED := (Simulat|Planted|Shrink|Defective|PowerLoss|EveryDamage|ATornTail)
 
 # Two packages at a time beside two of another part: with more a core is waited for longer than tests allow. No result of an

@@ -1,0 +1,244 @@
+package client
+
+import (
+	"fmt"
+	"sync"
+	"time"
+
+	"fencepost/internal/fencing"
+)
+
+const (
+	// simSlack is what the bubble's network and the judge's looks take.
+	simSlack = 30 * time.Millisecond
+
+	// simSettles is how long a renewal takes in a network without trouble, and some more.
+	simSettles = 100 * time.Millisecond
+
+	// simLook is how often a belief is looked at that the store contradicts.
+	simLook = 10 * time.Millisecond
+)
+
+const (
+	// overtakenRenewalsCount says that a lease counts on no more than the shortest TTL of any of its requests that was not
+	// answered. One that was given up, or left running, may be carried out after a later one was answered that asked for longer.
+	overtakenRenewalsCount = false
+
+	// brokenRequestsCount says that a request for a stream that breaks off unanswered is taken for the end of one: its gateway may
+	// have carried it out, and release the names by its end.
+	brokenRequestsCount = false
+
+	// renewalsByIDCount says that what Renew and Change come to is believed in every time, and from when they return. Now and then it is
+	// not where the gateway has told of it on the stream before, nor while the client takes the lease over from the stream.
+	renewalsByIDCount = false
+
+	// rarely is in one of how many schedules something may go wrong of which the above says so.
+	rarely = 100
+)
+
+// simJudge holds what clients believe against what the store has granted.
+type simJudge struct {
+	sim *simulation
+
+	mu      sync.Mutex
+	last    map[string]simGrant // by name
+	beliefs map[*belief]bool
+	granted chan struct{} // has a value when the store has granted something
+}
+
+// simGrant is the newest grant of a name.
+type simGrant struct {
+	token int64
+	lease string
+	at    time.Time
+}
+
+// Event implements fencing.EventSink.
+func (j *simJudge) Event(e fencing.Event) {
+	if e.Kind != fencing.EventGranted {
+		return
+	}
+	j.mu.Lock()
+	j.last[string(e.Name)] = simGrant{int64(e.Token), string(e.Lease), time.Now()}
+	j.mu.Unlock()
+	j.sim.note("the store grants %s to %s (%s)", e.Name, e.Lease, e.Owner)
+	select {
+	case j.granted <- struct{}{}:
+	default:
+	}
+}
+
+// Gap implements fencing.EventSink.
+func (j *simJudge) Gap() {}
+
+// belief is a lease that a client has, until it lets go of it.
+type belief struct {
+	sim     *simulation
+	client  *simClient
+	hold    *simHold
+	l       *Lease
+	asked   time.Time
+	ttl     time.Duration // the longest that it was asked for
+	latest  time.Duration // that it was asked for last
+	called  time.Time     // when that was
+	guilty  map[string]bool
+	shorter bool // it was renewed with different TTLs
+	judged  bool // that it has ended in a calm schedule
+}
+
+// believes has the judge look at a lease.
+func (s *simulation) believes(c *simClient, h *simHold, l *Lease, asked time.Time) *belief {
+	b := &belief{sim: s, client: c, hold: h, l: l, asked: asked, ttl: h.ttl, latest: h.ttl, called: time.Now(), guilty: map[string]bool{}}
+	j := &s.judge
+	j.mu.Lock()
+	j.beliefs[b] = true
+	j.mu.Unlock()
+	s.count("leases")
+	s.look()
+	return b
+}
+
+// lets ends the belief: the client releases it.
+func (b *belief) lets() {
+	b.sim.look()
+	j := &b.sim.judge
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	delete(j.beliefs, b)
+	if err := b.l.Err(); err != nil && b.sim.plan.kind.name == "calm" && !b.judged && b.hold.maxHold == 0 {
+		b.sim.fault("%s ends, and nothing has happened: %v", b, err)
+	}
+}
+
+func (b *belief) String() string {
+	return fmt.Sprintf("%s of client %d, %v", b.l.Public(), b.client.n, b.hold)
+}
+
+// looks judges whenever the store grants something, and goes on as long as anybody believes in what others have.
+func (s *simulation) looks() {
+	for {
+		select {
+		case <-s.judge.granted:
+		case <-s.ended:
+			return
+		}
+		for s.look() {
+			advance(simLook)
+		}
+	}
+}
+
+// look judges all beliefs now, and reports whether any of them is contradicted.
+func (s *simulation) look() (contradicted bool) {
+	j := &s.judge
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for b := range j.beliefs {
+		for _, g := range b.l.Grants() {
+			last := j.last[g.Name]
+			if last.token <= g.Token || b.l.Context().Err() != nil {
+				continue
+			}
+			contradicted = true
+			if b.client.stands() || b.l.Err() != nil { // it asks nothing, or does not know for the moment
+				continue
+			}
+			now := time.Now()
+			allowed, why := b.allowed()
+			if !now.After(allowed) {
+				s.count("allowed: " + why)
+				continue
+			}
+			if !b.guilty[g.Name] {
+				b.guilty[g.Name] = true
+				s.fault("%s is believed in, and %s was granted to %s %s ago (remaining %s, allowed until %s %s)", b, g.Name, last.lease, now.Sub(last.at), b.l.Remaining(), allowed.Sub(s.began), why)
+			}
+		}
+	}
+	return contradicted
+}
+
+// allowed returns until when a lease may be believed in that has ended, as documented, and why. Only these are allowed:
+//
+// All clocks of the client stood still: nothing tells it so. What it counted across that may be wrong by so much, and a TTL later
+// nothing is left of it. So it is where its clocks run at another rate and it stood still, for an event that lay in its socket may be
+// as old as that.
+//
+// Of an attached lease, the gateway has seen the end of a stream that the client has not: the lease is released, or
+// lingers, and the client's deadline is that of the last event or answer that it read.
+func (b *belief) allowed() (until time.Time, why string) {
+	s, c := b.sim, b.client
+	c.mu.Lock()
+	froze, streams := c.froze, c.streams[b.l.Public()]
+	heard := c.net.heard() // also the answer to a renewal beside the stream
+	c.mu.Unlock()
+	now, life := time.Now(), time.Duration(float64(b.ttl)/min(c.rate, 1))+simSlack
+	allow := func(t time.Time, reason string) {
+		if t.After(until) {
+			until, why = t, reason
+		}
+	}
+	if froze.After(b.asked) {
+		allow(froze.Add(life), "it stood still")
+	}
+	if b.shorter && s.plan.reorders() && !overtakenRenewalsCount {
+		allow(now, "a renewal with a shorter TTL may have come after a later one")
+	}
+	for n, conn := range streams {
+		end := conn.seen(toClient)
+		if n > 0 && !brokenRequestsCount {
+			end = time.Time{}
+		}
+		if !conn.seen(toGateway).IsZero() && (end.IsZero() || !end.Before(now)) { // at the same instant one comes to know it after the other
+			allow(heard.Add(life), "only the gateway has seen the end")
+		}
+	}
+	return until, why
+}
+
+// uncounted is what is told of renewals by lease id that the lease does not count on.
+const uncounted = "renewals by lease id that did not count"
+
+// renewed judges what a lease believes after a call of the same client has renewed it.
+func (b *belief) renewed(ttl, left time.Duration, err error) {
+	b.shorter = b.shorter || ttl != b.ttl
+	b.ttl = max(b.ttl, ttl)
+	if err != nil || b.sim.plan.kind.name != "calm" || b.hold.maxHold > 0 {
+		return
+	}
+	b.latest, b.called = ttl, time.Now()
+	fault := b.sim.fault
+	if !renewalsByIDCount {
+		fault = func(string, ...any) { b.sim.count(uncounted) }
+	}
+	if remains, err := b.l.Remaining(), b.l.Err(); remains > left+simSlack {
+		b.sim.fault("%s is renewed for %s, and %s remains", b, left, remains)
+	} else if err != nil {
+		fault("%s is renewed for %s, and %s remains (%v)", b, left, remains, err)
+	}
+	advance(simSettles) // it may have been renewed with what was asked for before at the same time
+	if remains := b.l.Remaining(); remains < min(left, ttl)-simSettles-simSlack {
+		fault("%s was renewed for %s, and %s remains %s later", b, left, remains, simSettles)
+	}
+}
+
+// released judges it after one has let go of it.
+func (b *belief) released(err error) {
+	b.judged = true
+	if err == nil && b.l.Err() == nil {
+		b.sim.fault("%s is released, and believed in", b)
+	}
+}
+
+// stays judges a lease in a calm schedule, some time after the last call: it is renewed with what that asked for.
+func (b *belief) stays() {
+	if b.sim.plan.kind.name != "calm" || b.judged || b.hold.maxHold > 0 || time.Since(b.called) < b.latest {
+		return
+	}
+	if remains := b.l.Remaining(); remains < b.latest/2 {
+		if b.sim.count(uncounted); !renewalsByIDCount {
+			return
+		}
+		b.sim.fault("%s was renewed for %s, and %s remains", b, b.latest, remains)
+	}
+}

@@ -1,0 +1,16 @@
+//go:build !race
+
+package client
+
+import (
+	"testing"
+
+	"fencepost/internal/seed"
+)
+
+const simSchedules = 300
+
+// TestSystemSimulatedBeliefs is TestSimulatedBeliefs with more schedules.
+func TestSystemSimulatedBeliefs(t *testing.T) {
+	playMany(t, seed.Of(t), seed.Number(t, "FENCEPOST_SCHEDULES", 10_000))
+}

@@ -1,0 +1,224 @@
+package client
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+)
+
+// simPlan is all that befalls one schedule. A seed settles it; what is left to the scheduler is the order of goroutines
+// that wake at the same instant, and the client's own dice.
+type simPlan struct {
+	seed     uint64
+	kind     simKind
+	length   time.Duration
+	clients  []simScript
+	troubles []simTrouble
+}
+
+// simKind is what a schedule is about. Each seed has one.
+type simKind struct {
+	name     string
+	skew     bool // clocks run at other rates than the store's, and stand still
+	troubles []simTroubleKind
+	often    time.Duration // between two troubles
+	calls    bool          // Renew, Change and Release with the lease id
+}
+
+var simKinds = []simKind{
+	{name: "calm", calls: true},
+	{name: "clocks", skew: true, troubles: []simTroubleKind{simFreeze, simStop, simCut, simVanish, simKill}, often: 5 * time.Second},
+	{name: "cuts", troubles: []simTroubleKind{simCut, simCut, simVanish, simMute}, often: 2 * time.Second},
+	{name: "gateways", troubles: []simTroubleKind{simKill, simDrain, simCut}, often: 3 * time.Second},
+	{name: "slow", calls: true, troubles: []simTroubleKind{simSlow, simSlow, simMute, simCut}, often: 2 * time.Second},
+	{name: "everything", skew: true, calls: true, troubles: []simTroubleKind{simFreeze, simStop, simCut, simVanish, simMute, simSlow, simKill, simDrain}, often: 2 * time.Second},
+}
+
+// simScript is what one client does.
+type simScript struct {
+	rate  float64 // of its clocks, against the store's
+	holds []simHold
+}
+
+// simHold is a lease that a client asks for, and what it does with it.
+type simHold struct {
+	after    time.Duration
+	names    []string
+	ttl      time.Duration
+	wait     time.Duration
+	attached bool
+	linger   time.Duration
+	maxHold  time.Duration
+	span     time.Duration // for how long it has the lease, after the calls
+	calls    []simCall
+}
+
+func (h *simHold) String() string {
+	return fmt.Sprintf("{%v ttl %s attached %t linger %s maxHold %s for %s, %v}", h.names, h.ttl, h.attached, h.linger, h.maxHold, h.span, h.calls)
+}
+
+type simCallKind int
+
+const (
+	simRenew simCallKind = iota
+	simChange
+	simReleaseOne // of several names
+	simRelease    // of all
+)
+
+// simCall is a call with the lease id of a lease that the client holds.
+type simCall struct {
+	after time.Duration
+	what  simCallKind
+	ttl   time.Duration
+}
+
+func (c simCall) String() string {
+	return fmt.Sprintf("%s(%s) after %s", [...]string{"Renew", "Change", "Release of one", "Release"}[c.what], c.ttl, c.after)
+}
+
+type simTroubleKind int
+
+const (
+	simFreeze simTroubleKind = iota // a client stands still, and all its clocks
+	simStop                         // a client stands still, and its clock since boot runs on
+	simCut                          // all connections of a client break at one end or both, and perhaps new ones fail for a while
+	simVanish                       // nothing reaches a client any more, nor anybody from it; its gateway hears of that in time
+	simMute                         // the same in one direction
+	simSlow                         // what a client and gateways write takes long
+	simKill                         // a gateway ends at once, or its machine
+	simDrain                        // a gateway is shut down
+)
+
+// simTrouble befalls a client or a gateway.
+type simTrouble struct {
+	at     time.Duration
+	what   simTroubleKind
+	of     int // which client or gateway
+	lasts  time.Duration
+	ends   [2]bool // which ends see it: gateway, client
+	reach  simReach
+	silent bool
+}
+
+func (k simTroubleKind) String() string {
+	return [...]string{"freeze", "stop", "cut", "vanish", "mute", "slow", "kill", "drain"}[k]
+}
+
+func (t simTrouble) String() string {
+	return fmt.Sprintf("at %s %s of %d for %s (at gateway, client: %v; then %s; silent %t)", t.at, t.what, t.of, t.lasts, t.ends,
+		[...]string{"reached", "refused", "unheard"}[t.reach], t.silent)
+}
+
+const (
+	simClients  = 2
+	simGateways = 2
+)
+
+// planOf makes the plan of a seed.
+func planOf(seed uint64) *simPlan {
+	r := rand.New(rand.NewPCG(seed, 61))
+	between := func(least, most time.Duration) time.Duration {
+		return least + time.Duration(r.Int64N(int64(most-least)))
+	}
+	oneIn := func(n int) bool { return r.IntN(n) == 0 }
+	p := &simPlan{seed: seed, kind: simKinds[seed%uint64(len(simKinds))], length: between(15*time.Second, 30*time.Second)}
+	for range simClients {
+		s := simScript{rate: 1}
+		if p.kind.skew {
+			s.rate = []float64{0.95, 0.97, 1, 1.05}[r.IntN(4)]
+		}
+		for at := time.Duration(0); at < p.length; {
+			h := simHold{after: between(0, 300*time.Millisecond), names: []string{[]string{"a", "b", "c"}[r.IntN(3)]}, ttl: between(time.Second, 6*time.Second), span: between(500*time.Millisecond, 6*time.Second)}
+			if h.wait = between(3*time.Second, 20*time.Second); s.rate != 1 {
+				h.wait = h.ttl // what is waited by one clock is added to what was asked for by another
+			}
+			if oneIn(4) {
+				h.names = [][]string{{"b", "a"}, {"a", "c"}, {"c", "a", "b"}}[r.IntN(3)]
+			}
+			if !oneIn(3) {
+				h.attached = true
+				if oneIn(2) {
+					h.linger = between(100*time.Millisecond, h.ttl)
+				}
+			}
+			if oneIn(3) {
+				h.span = between(8*time.Second, 20*time.Second)
+			}
+			if oneIn(8) {
+				h.maxHold = between(h.ttl, 3*h.ttl)
+			}
+			for p.kind.calls && oneIn(2) {
+				c := simCall{after: between(100*time.Millisecond, 3*time.Second), what: simCallKind(r.IntN(4)), ttl: between(500*time.Millisecond, 12*time.Second)}
+				if c.what == simReleaseOne && len(h.names) == 1 {
+					c.what = simRenew
+				}
+				h.calls = append(h.calls, c)
+			}
+			at += h.after + h.span
+			s.holds = append(s.holds, h)
+		}
+		p.clients = append(p.clients, s)
+	}
+	if len(p.kind.troubles) == 0 {
+		return p
+	}
+	for at := between(0, p.kind.often); at < p.length; at += between(p.kind.often/2, 2*p.kind.often) {
+		t := simTrouble{at: at, what: p.kind.troubles[r.IntN(len(p.kind.troubles))], of: r.IntN(simClients), lasts: between(200*time.Millisecond, 8*time.Second)}
+		t.ends = [...][2]bool{{true, true}, {true, false}, {false, true}}[r.IntN(3)]
+		t.reach, t.silent = simReach(r.IntN(3)), oneIn(2)
+		if t.what == simSlow && p.clients[t.of].rate != 1 {
+			t.what = simCut // an event that takes long says too much where it can't be told how old the stream is
+		}
+		p.troubles = append(p.troubles, t)
+	}
+	return p
+}
+
+// reorders reports whether requests may overtake each other, or their answers be lost.
+func (p *simPlan) reorders() bool { return len(p.troubles) > 0 }
+
+// shrunk returns what is left of a plan that goes wrong when all is left out that it goes wrong without, as far as a few
+// dozen attempts tell.
+func shrunk(t *testing.T, p *simPlan) *simPlan {
+	tries := 60
+	wrong := func(q *simPlan) bool {
+		tries--
+		faults, _ := simulate(t, q, false)
+		return len(faults) > 0
+	}
+	for i := len(p.troubles) - 1; i >= 0 && tries > 0; i-- {
+		q := *p
+		q.troubles = slices.Delete(slices.Clone(p.troubles), i, i+1)
+		if wrong(&q) {
+			p = &q
+		}
+	}
+	for n := range p.clients {
+		for i := len(p.clients[n].holds) - 1; i >= 0 && tries > 0; i-- {
+			q := *p
+			q.clients = slices.Clone(p.clients)
+			q.clients[n].holds = slices.Clone(p.clients[n].holds[:i])
+			if wrong(&q) {
+				p = &q
+			}
+		}
+	}
+	return p
+}
+
+func (p *simPlan) String() string {
+	text := fmt.Sprintf("seed %d, %s, %s\n", p.seed, p.kind.name, p.length)
+	for n, c := range p.clients {
+		text += fmt.Sprintf("client %d at rate %v:\n", n, c.rate)
+		for i := range c.holds {
+			text += fmt.Sprintf("  after %s %v\n", c.holds[i].after, &c.holds[i])
+		}
+	}
+	for _, trouble := range p.troubles {
+		text += fmt.Sprintln(trouble)
+	}
+	return text
+}
