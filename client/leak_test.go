@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"errors"
+	"io"
 	"net/http"
 	"runtime"
 	"strings"
@@ -80,13 +81,30 @@ func attachedOnce(then script) script {
 
 // reachesMaxHold is a stream that tells a renewal which gives the lease no more time.
 func reachesMaxHold(r *http.Request) (*http.Response, error) {
-	return streams(r, "text/event-stream", `event: granted
+	if r.Header.Get("Accept") != "text/event-stream" {
+		return frozen(r)
+	}
+	response, err := streams(r, "text/event-stream", "")
+	response.Body = io.NopCloser(io.MultiReader(
+		strings.NewReader(`event: granted
 data: {"name":"a","lease_id":"`+r.Header.Get("Lease-Id")+`","fencing_token":7,"ttl_ms":30000,"expires_in_ms":30000,"renew_in_ms":10000,"elapsed_ms":0}
 
-event: renewed
+`), after{r.Context(), 10 * time.Second}, strings.NewReader(`event: renewed
 data: {"name":"a","fencing_token":7,"ttl_ms":30000,"expires_in_ms":21000,"renew_in_ms":10000,"elapsed_ms":10000}
 
-`)
+`), pending{r.Context()}))
+	return response, err
+}
+
+// after reads nothing, for a while.
+type after struct {
+	ctx context.Context
+	d   time.Duration
+}
+
+func (a after) Read([]byte) (int, error) {
+	sleep(a.ctx, a.d)
+	return 0, io.EOF
 }
 
 // givesNotice is a stream that tells of a break.
@@ -151,9 +169,9 @@ func nothingLeaks(t *testing.T, leases int) {
 				return runtime.NumGoroutine(), m.HeapAlloc
 			}
 			goroutines, heap := some()
-			after, grown := some()
-			if after > goroutines || grown > heap+512<<10 {
-				t.Errorf("%s: %d goroutines and %d kB after half, %d and %d after all", name, goroutines, heap>>10, after, grown>>10)
+			later, grown := some()
+			if later > goroutines || grown > heap+512<<10 {
+				t.Errorf("%s: %d goroutines and %d kB after half, %d and %d after all", name, goroutines, heap>>10, later, grown>>10)
 			}
 			c.leases.Range(func(id, _ any) bool {
 				t.Errorf("%s: the lease %s is remembered", name, PublicPart(id.(string)))
