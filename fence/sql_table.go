@@ -48,18 +48,18 @@ func markOf(token int64, slots string) (mark Mark, err error) {
 // of the recipes has made is taken over: programs with that version of the package can't admit
 // permits there from then on.
 //
-// Where the table is to be "fences", and beside it is a table "fence" of earlier recipes, it creates none
-// and returns an error that says what to do: what was admitted there would be forgotten.
+// Where the table is to be "fences", and beside it are marks in a table "fence" of earlier recipes, or in "fences_before" after an
+// upgrade of which a part was done, it creates none and returns an error that says what to do: they would be forgotten.
 func (g SQL) CreateTable(ctx context.Context, db *sql.DB) error {
 	s, err := g.statements()
 	if err != nil {
 		return err
 	}
-	beside, err := s.earlierRecipe(ctx, db)
+	forgotten, err := s.forgotten(ctx, db)
 	if err != nil {
 		return err
 	}
-	if beside == "" {
+	if forgotten == nil {
 		if _, err := db.ExecContext(ctx, s.create); err != nil {
 			return err
 		}
@@ -67,24 +67,41 @@ func (g SQL) CreateTable(ctx context.Context, db *sql.DB) error {
 	if err := s.takeOver(ctx, db); err != nil {
 		return err
 	}
-	if beside != "" {
-		return fmt.Errorf(`the table %s has the fencing tokens that recipes of an earlier version have admitted, and %s has not: `+
-			`move them by the part "table upgrade" of the .sql file in docs/storage`, beside, s.table)
-	}
-	return nil
+	return forgotten
 }
 
-// earlierRecipe returns the name of the table that recipes of an earlier version have made beside this one, "" if there is none.
-func (s statements) earlierRecipe(ctx context.Context, db *sql.DB) (string, error) {
+// forgotten returns as its first value what is to be said of marks that recipes of an earlier version have made beside
+// this table; nil if there are none.
+func (s statements) forgotten(ctx context.Context, db *sql.DB) (forgotten, err error) {
 	if s.table != "fences" && !strings.HasSuffix(s.table, ".fences") {
-		return "", nil
+		return nil, nil
 	}
+	const text = `the table %s has the fencing tokens that recipes of an earlier version have admitted, and %s has not: `
 	beside := strings.TrimSuffix(s.table, "s")
 	found, err := s.columnsOf(ctx, db, beside)
-	if err != nil || !hasMarks(found) {
-		return "", err
+	if err != nil {
+		return nil, err
 	}
-	return beside, nil
+	if hasMarks(found) {
+		return fmt.Errorf(text+`move them by the part "table upgrade" of the .sql file in docs/storage`, beside, s.table), nil
+	}
+	beside = s.table + "_before"
+	if found, err = s.columnsOf(ctx, db, beside); err != nil || !hasMarks(found) {
+		return nil, err
+	}
+	if found, err = s.columnsOf(ctx, db, s.table); err != nil {
+		return nil, err
+	}
+	missing := "SELECT count(*) FROM " + beside + " AS b"
+	if hasMarks(found) {
+		missing += " WHERE NOT EXISTS (SELECT 1 FROM " + s.table + " AS f WHERE f.resource = b.resource AND f.token >= b.token)"
+	}
+	n := 0
+	if err := db.QueryRowContext(ctx, missing).Scan(&n); err != nil || n == 0 {
+		return nil, err
+	}
+	return fmt.Errorf(text+`rename it to fence, and run the part "table upgrade" of the .sql file in docs/storage (or drop it, `+
+		`if marks were lowered on purpose since)`, beside, s.table), nil
 }
 
 // takeOver changes what an earlier version has made of the table, if there is one.

@@ -21,11 +21,19 @@ CREATE TABLE IF NOT EXISTS fences (
     slots    MEDIUMTEXT NOT NULL
 ) ENGINE=InnoDB;
 CREATE TABLE orders (id VARBINARY(255) PRIMARY KEY, status TEXT NOT NULL) ENGINE=InnoDB;
--- table upgrade: once after the setup, if an earlier version of this file made the table fence. Who writes to that fails from then
--- on. Programs in Go call CreateTable before: it refuses, but makes ready what an earlier version has written.
-RENAME TABLE fence TO fences_before;
-INSERT INTO fences (resource, token, slots) SELECT resource, token, '' FROM fences_before AS b
-    ON DUPLICATE KEY UPDATE slots = IF(fences.token <= b.token, '', fences.slots), token = GREATEST(fences.token, b.token);
+-- table upgrade: once, if an earlier version of this file made the table fence. Who writes to that fails from then on. Programs in
+-- Go call CreateTable before: it refuses, but makes ready what an earlier version has written. After an error or a break, repeat the
+-- part: a table fences_before is first renamed to fence again. CreateTable refuses as long as a mark is missing.
+CREATE TABLE IF NOT EXISTS fences (
+    resource VARBINARY(255) PRIMARY KEY,
+    token    BIGINT NOT NULL CHECK (token BETWEEN 1 AND 9007199254740991),
+    slots    MEDIUMTEXT NOT NULL
+) ENGINE=InnoDB;
+LOCK TABLES fence WRITE, fences WRITE;
+INSERT INTO fences (resource, token, slots) SELECT resource, token, '' FROM fence
+    ON DUPLICATE KEY UPDATE slots = IF(fences.token <= fence.token, '', fences.slots), token = GREATEST(fences.token, fence.token);
+ALTER TABLE fence RENAME TO fences_before;
+UNLOCK TABLES;
 -- table write: for each write
 START TRANSACTION;
 INSERT INTO fences (resource, token, slots) VALUES (:resource, :token, '')

@@ -28,10 +28,16 @@ CREATE TABLE IF NOT EXISTS fences (
     slots    text NOT NULL
 );
 CREATE TABLE orders (id text PRIMARY KEY, status text NOT NULL);
--- table upgrade: once after the setup, if an earlier version of this file made the table fence. Who writes to that fails from then
--- on. Programs in Go call CreateTable before: it refuses, but makes ready what an earlier version has written.
+-- table upgrade: once, if an earlier version of this file made the table fence. Who writes to that fails from then on. Programs in
+-- Go call CreateTable before: it refuses, but makes ready what an earlier version has written. After an error or a break, repeat the
+-- part: a table fences_before is first renamed to fence again. CreateTable refuses as long as a mark is missing.
 -- A trigger needs the function of today.
 BEGIN;
+CREATE TABLE IF NOT EXISTS fences (
+    resource text PRIMARY KEY,
+    token    bigint NOT NULL CHECK (token BETWEEN 1 AND 9007199254740991),
+    slots    text NOT NULL
+);
 ALTER TABLE fence RENAME TO fences_before;
 INSERT INTO fences (resource, token, slots) SELECT resource, token, '' FROM fences_before WHERE true
     ON CONFLICT (resource) DO UPDATE SET token = EXCLUDED.token, slots = ''

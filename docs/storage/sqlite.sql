@@ -28,11 +28,18 @@ CREATE TABLE IF NOT EXISTS fences (
     slots    TEXT NOT NULL
 );
 CREATE TABLE orders (id TEXT PRIMARY KEY, status TEXT NOT NULL);
--- table upgrade: once after the setup, if an earlier version of this file made the table fence. Who writes to that fails from then
--- on. Programs in Go call CreateTable before: it refuses, but makes ready what an earlier version has written.
-BEGIN;
+-- table upgrade: once, if an earlier version of this file made the table fence. Who writes to that fails from then on. Programs in
+-- Go call CreateTable before: it refuses, but makes ready what an earlier version has written. After an error or a break, repeat the
+-- part: a table fences_before is first renamed to fence again. CreateTable refuses as long as a mark is missing.
+-- The RENAME comes first, so that OR ROLLBACK undoes it if a name is no text. Then make it one: CAST(resource AS TEXT).
+BEGIN IMMEDIATE;
+CREATE TABLE IF NOT EXISTS fences (
+    resource TEXT PRIMARY KEY CHECK (typeof(resource) = 'text'),
+    token    INTEGER NOT NULL CHECK (typeof(token) = 'integer' AND token BETWEEN 1 AND 9007199254740991),
+    slots    TEXT NOT NULL
+);
 ALTER TABLE fence RENAME TO fences_before;
-INSERT INTO fences (resource, token, slots) SELECT resource, token, '' FROM fences_before WHERE true
+INSERT OR ROLLBACK INTO fences (resource, token, slots) SELECT resource, token, '' FROM fences_before WHERE true
     ON CONFLICT (resource) DO UPDATE SET token = excluded.token, slots = ''
     WHERE fences.token <= excluded.token;
 COMMIT;
