@@ -35,6 +35,7 @@ func TestSystemNeverTwoBelieve(t *testing.T) {
 			var clients sync.WaitGroup
 			for n := range 12 {
 				p := &cutter{registry: r, dice: rand.New(rand.NewPCG(first, uint64(1000*i+n))), conns: map[net.Conn]bool{}}
+				t.Cleanup(p.close)
 				var addresses []string
 				for _, g := range s.Gateways {
 					addresses = append(addresses, p.start(t, g.Addr()))
@@ -205,6 +206,8 @@ type cutter struct {
 	*registry
 	running sync.WaitGroup
 
+	listeners []net.Listener // one for each gateway
+
 	own    sync.Mutex // guards what follows
 	dice   *rand.Rand
 	conns  map[net.Conn]bool
@@ -228,14 +231,15 @@ func (p *cutter) start(t *testing.T, gateway string) string {
 			p.running.Go(func() { p.serve(conn, gateway) })
 		}
 	})
-	t.Cleanup(func() {
-		listener.Close()
-		p.close()
-	})
+	p.listeners = append(p.listeners, listener)
 	return fmt.Sprint("http://", listener.Addr())
 }
 
+// close ends the proxy, and returns when nothing of it runs any more.
 func (p *cutter) close() {
+	for _, listener := range p.listeners {
+		listener.Close()
+	}
 	p.own.Lock()
 	p.closed = true
 	for conn := range p.conns {
