@@ -15,10 +15,9 @@ import (
 // ReleaseNow releases at once, and so does Do if its function has returned an error or
 // panicked, or the lease was lost.
 //
-// A renewal that a gateway carries out late, after Release, has the lease live for its TTL from then on: so choose a TTL
-// that is no shorter than AtLeast where that matters. It must not be above MaxHold, and is not for leases with Attached. What is left may be above
+// It must not be above MaxHold, and is not for leases with Attached. What is left may be above
 // the gateway's longest TTL: Release, and Do, then return an *Error with CodeInvalidRequest, and
-// the lease ends by its TTL.
+// the lease ends by its TTL. While gateways of an earlier version serve the store it may end as an expiry.
 func AtLeast(d time.Duration) Option { return func(a *acquisition) { a.least = d } }
 
 // ReleaseNow is Release, at once whatever AtLeast says, also after Release.
@@ -73,6 +72,9 @@ func (l *Lease) leaveFor(ctx context.Context, patience, left time.Duration) erro
 		}
 		r.patience = patience
 		_, err = l.c.insist(ctx, r)
+		if e := refusal(err); e != nil && e.Code == CodeLeaseLost && e.Reason == ReasonReleased {
+			return nil // a later gateway has done it, and its answer was lost
+		}
 	}
 	if err != nil {
 		return unheard(err)

@@ -87,6 +87,12 @@ func TestAtLeast(t *testing.T) {
 		}
 		return nil, nil
 	}
+	done := func(what string) (*http.Response, error) { // by a gateway that was asked before, and not heard
+		if response, err := earlier(what); response != nil {
+			return response, err
+		}
+		return says(412, `{"status":412,"code":"lease_lost","reason":"released"}`)
+	}
 	for _, c := range []struct {
 		name    string
 		least   time.Duration
@@ -106,6 +112,7 @@ func TestAtLeast(t *testing.T) {
 		{name: "less than the gateway allows", least: 5 * time.Second, takes: time.Second, refuses: bounds("30000"), asked: `DELETE after_ms=4000 PUT {"ttl_ms":4000} DELETE after_ms=30000`},
 		{name: "more than the gateway allows", least: time.Hour, takes: time.Minute, refuses: bounds("30000"), asked: `DELETE after_ms=3540000 PUT {"ttl_ms":3540000} DELETE after_ms=30000`, want: CodeInvalidRequest},
 		{name: "an earlier gateway", least: 50 * time.Second, takes: time.Second, refuses: earlier, asked: `DELETE after_ms=49000 PUT {"ttl_ms":49000}`},
+		{name: "an earlier gateway, where another has done it", least: 50 * time.Second, takes: time.Second, refuses: done, asked: `DELETE after_ms=49000 PUT {"ttl_ms":49000}`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -57,10 +57,11 @@ func (t *step) acquire(op AcquireRequest) *Error {
 // again answers an acquire whose lease id holds the name: a retry, or one that
 // deepens the hold.
 func (t *step) again(h *Holding, op AcquireRequest) *Error {
-	h.Hold = max(h.Hold, 1) // whoever asks for it again has not left
 	switch {
 	case !h.Secret.Equal(op.Lease.Hash()):
 		return LostError(ReasonUnknown)
+	case h.Left():
+		return LostError(ReasonReleased)
 	case h.Set != op.Set:
 		return OtherNamesError()
 	case h.Provisional && op.Hold > 1: // nobody was told of it

@@ -19,7 +19,7 @@ func ended(n int, ttl, held time.Duration, reason fencing.Reason) []fencing.Ende
 		renewals = (held - ttl) / (ttl / 3)
 	}
 	e := fencing.Ended{Reason: reason, At: fencingtest.Epoch.Add(held), Holder: fencing.Holder{
-		TTL: ttl, GrantTTL: ttl, AcquiredAt: fencingtest.Epoch, ExpiresAt: fencingtest.Epoch.Add(max(0, renewals)*(ttl/3) + ttl),
+		Hold: 1, TTL: ttl, GrantTTL: ttl, AcquiredAt: fencingtest.Epoch, ExpiresAt: fencingtest.Epoch.Add(max(0, renewals)*(ttl/3) + ttl),
 	}}
 	return slices.Repeat([]fencing.Ended{e}, n)
 }
@@ -28,7 +28,7 @@ func ended(n int, ttl, held time.Duration, reason fencing.Reason) []fencing.Ende
 func held(ttl, held, left time.Duration) fencing.Lock {
 	now := fencingtest.Epoch.Add(48 * time.Hour)
 	return fencing.Lock{Now: now, HolderCount: 1, Holders: []fencing.Holder{{
-		Lease: "01JZ0000000000000000000000", TTL: ttl, GrantTTL: ttl, AcquiredAt: now.Add(-held), ExpiresAt: now.Add(left),
+		Lease: "01JZ0000000000000000000000", Hold: 1, TTL: ttl, GrantTTL: ttl, AcquiredAt: now.Add(-held), ExpiresAt: now.Add(left),
 	}}}
 }
 

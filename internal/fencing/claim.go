@@ -38,7 +38,7 @@ func (t *step) keptOut(op AcquireRequest) bool {
 // leases that are over. Without that condition a holder that was paused could outrank the
 // one after it.
 func (t *step) claim(op ClaimRequest) *Error {
-	h, err := t.own(op.Lease)
+	h, err := t.kept(op.Lease)
 	switch {
 	case err != nil:
 		return err

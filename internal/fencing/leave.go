@@ -4,7 +4,7 @@ func (t *step) leave(op LeaveRequest) *Error {
 	if t.skewed {
 		return t.clockSkew()
 	}
-	if h := t.holding(op.Lease.Public()); h != nil && h.Secret.Equal(op.Lease.Hash()) {
+	if h := t.holding(op.Lease.Public()); h != nil && !h.Left() && h.Secret.Equal(op.Lease.Hash()) {
 		if h.Stamp != op.Stamp {
 			return ReplacedError()
 		}

@@ -77,7 +77,8 @@ func live(end, now Instant) bool { return now < end }
 // moves its end. Otherwise it would expire, or be released.
 func (h *Holder) BreaksAtEnd() bool { return h.BreakAt != 0 && h.ExpiresAt >= h.BreakAt }
 
-// Left reports whether the holder has left, and the lease lives on for the time that it asked for.
+// Left reports whether the holder has left, and the lease lives on for the time that it asked for: for its
+// lease id it is released.
 func (h *Holder) Left() bool { return h.Hold == 0 }
 
 // outOfTime returns how a lease ends whose time runs out: with ReasonBroken also why.

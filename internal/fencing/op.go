@@ -244,11 +244,12 @@ type ReleaseRequest struct {
 	Epoch int64
 
 	// Linger keeps the lease for so long, to its TTL, without a stream: as if it had been
-	// renewed with that TTL, Outcome.Holder is it. So an acquire with its lease id finds it, and
-	// may attach it again. 0 ends it. In place of a Hold.
+	// renewed with that TTL, Outcome.Holder is it. With a Stamp an acquire with its lease id finds it,
+	// and may attach it again. 0 ends it. In place of a Hold.
 	//
-	// Without a Stamp the holder has left: Holder.Hold is 0, and the end of that time is a release, unless the lease is renewed or
-	// acquired again before.
+	// Without a Stamp the holder has left, from version 2 of the rules on: Holder.Hold is 0, the end of that time is a release,
+	// and a stream that has the lease renews it no more. It is neither renewed nor acquired by its lease id any more: CodeLeaseLost,
+	// ReasonReleased. Repeating this may have it end sooner, not later.
 	Linger time.Duration
 }
 

@@ -22,6 +22,15 @@ func (t *step) own(lease LeaseID) (*Holding, *Error) {
 	return nil, LostError(ReasonUnknown)
 }
 
+// kept is own for who goes on with a lease: one that its holder has left is released, for that.
+func (t *step) kept(lease LeaseID) (*Holding, *Error) {
+	h, err := t.own(lease)
+	if err == nil && h.Left() {
+		return nil, LostError(ReasonReleased)
+	}
+	return h, err
+}
+
 // holding returns a copy of the holding of a lease id, which counts when it is Put back,
 // nil if there is none. One that is due, which the step has not come to, is ended before
 // it is asked about.

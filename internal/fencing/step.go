@@ -100,7 +100,7 @@ type step struct {
 }
 
 func (t *step) renew(op RenewRequest) *Error {
-	h, err := t.own(op.Lease)
+	h, err := t.kept(op.Lease)
 	if err != nil {
 		return err
 	}
@@ -126,7 +126,7 @@ func (t *step) renew(op RenewRequest) *Error {
 	}
 	t.out.Margin = h.ExpiresAt.Sub(t.now)
 	t.prolong(h, ttl, e)
-	h.Told, h.Hold = true, max(h.Hold, 1) // whoever renews it has not left
+	h.Told = true
 	if op.Stamp != "" {
 		t.remind(h, op)
 	}
@@ -146,9 +146,10 @@ func (t *step) renew(op RenewRequest) *Error {
 }
 
 // hangsOn reports whether a lease hangs on a stream that was told of so many takeovers: also where it
-// was told of more than the store knows of, which has forgotten then that it does.
+// was told of more than the store knows of, which has forgotten then that it does. One that its holder
+// has left hangs on none.
 func (h *Holding) hangsOn(stamp Stamp, epoch int64) bool {
-	return stamp == h.Attached || epoch > h.Epoch
+	return !h.Left() && (stamp == h.Attached || epoch > h.Epoch)
 }
 
 // remind has a lease hang on the stream that renews it, also if the store has forgotten that it
@@ -209,10 +210,14 @@ func (t *step) release(op ReleaseRequest) *Error {
 	if op.Stamp != "" && !h.hangsOn(op.Stamp, op.Epoch) {
 		return nil // a newer request has the lease
 	}
+	if op.Hold > 1 && h.Left() {
+		return nil // as of a lease that was released
+	}
 	return t.letGo(h, op)
 }
 
-// letGo ends a lease, unwinds its hold or leaves it to linger.
+// letGo ends a lease, unwinds its hold or leaves it to linger. One that its holder has left is not to end
+// later, whoever repeats that when.
 func (t *step) letGo(h *Holding, op ReleaseRequest) *Error {
 	if op.Hold < 2 && op.Linger == 0 {
 		t.end(h, ReasonReleased, t.now, "")
@@ -224,16 +229,19 @@ func (t *step) letGo(h *Holding, op ReleaseRequest) *Error {
 	if h.Provisional {
 		t.firm(h)
 	}
-	e := end{sure: t.sure(h)}
+	e, lingers := end{sure: t.sure(h)}, false
 	if op.Linger > 0 {
-		e = t.endAfter(h, op.Linger)
+		after := t.endAfter(h, op.Linger)
+		if lingers = !h.Left() || after.at < h.ExpiresAt; lingers {
+			e = after
+		}
 	}
 	if e.sure <= 0 { // as in renew
 		return t.clockSkew()
 	}
-	if op.Linger > 0 {
+	if lingers {
 		t.linger(h, op, e)
-	} else {
+	} else if op.Hold > 1 {
 		h.Hold = min(h.Hold, op.Hold-1)
 	}
 	h.Told = true
@@ -255,7 +263,7 @@ func (t *step) linger(h *Holding, op ReleaseRequest, e end) {
 }
 
 func (t *step) confirm(op ConfirmRequest) *Error {
-	h, err := t.own(op.Lease)
+	h, err := t.kept(op.Lease)
 	switch {
 	case err != nil:
 		return err

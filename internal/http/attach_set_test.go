@@ -164,6 +164,41 @@ func TestSessionHasOneFate(t *testing.T) {
 	s.ended()
 }
 
+// TestSessionReleasesLater: a name that is released for later is of the session no more, which keeps the rest, and its
+// end is none of that name.
+func TestSessionReleasesLater(t *testing.T) {
+	t.Parallel()
+	g := startRunning(t)
+	id := newID()
+	s := g.stream("POST", "/locks", `{"names":["a","b"],"ttl_ms":3000}`, attach, "Lease-Id: "+id)
+	s.next("granted")
+	g.do("DELETE", "/locks/a?after_ms=60000", "", "Lease-Id: "+id).want(t, 204)
+	if e := s.skip("released"); e.text("name") != "a" {
+		t.Errorf("%s", e.data)
+	}
+	s.next("renewed")
+	if l := g.lock("b"); !l.Held() || l.Holders[0].Attached == "" {
+		t.Errorf("%+v", l)
+	}
+	s.cancel()
+	g.free("b")
+	if l := g.lock("a"); !l.Held() || !l.Holders[0].Left() {
+		t.Errorf("%+v", l)
+	}
+
+	id = newID()
+	s = g.stream("POST", "/locks/c", `{"ttl_ms":3000}`, attach, "Lease-Id: "+id)
+	s.next("granted")
+	g.do("DELETE", "/locks/c?after_ms=60000", "", "Lease-Id: "+id).want(t, 204)
+	if e := s.skip("lost"); e.text("code") != "lease_lost" || e.text("reason") != "released" {
+		t.Errorf("%s", e.data)
+	}
+	s.ended()
+	if l := g.lock("c"); !l.Held() {
+		t.Errorf("%+v", l)
+	}
+}
+
 // TestSessionReleasesOneByOne: what the client releases by name leaves the rest.
 func TestSessionReleasesOneByOne(t *testing.T) {
 	t.Parallel()

@@ -73,7 +73,7 @@ func (t *turn) says() bool {
 }
 
 // say has the entry of the turn say which rules this gateway knows, and raise them if all others know later ones. It has to have listened for two
-// periods: what was said before, a snapshot may have taken the place of.
+// periods where a snapshot may have taken the place of what was said before.
 func (t *turn) say() {
 	m := &t.memory
 	t.ops = append(t.ops, machine.Knows(m.Known(), t.options.Version))
@@ -81,7 +81,7 @@ func (t *turn) say() {
 		m.since = t.now
 	}
 	to, by := m.heldBack(t.now, t.gateway, t.options.rulesEvery)
-	if to > m.Rules() && t.now.Sub(m.since) >= 2*t.options.rulesEvery {
+	if to > m.Rules() && (m.from == 0 || t.now.Sub(m.since) >= 2*t.options.rulesEvery) {
 		t.raise = to
 	}
 	t.noteRules(by)

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"fencepost/internal/fencing"
 	"fencepost/internal/machine"
 	"fencepost/internal/sql/sqltest"
 )
@@ -65,6 +66,18 @@ func TestTheRulesOfADatabase(t *testing.T) {
 			if err == nil {
 				s.Close()
 			}
+		}
+	}
+}
+
+// The newest rules are in force from the first lease on in a new database, which nobody uses who does not know them.
+func TestTheRulesOfANewDatabase(t *testing.T) {
+	t.Parallel()
+	for _, server := range []*sqltest.Server{sqltest.Postgres(t), sqltest.MariaDB(t)} {
+		s := openGateway(t, Options{URL: initialised(t, server.Database(t)), Version: "v2", Logger: testLog(t)})
+		acquire(t, s, "a", time.Minute)
+		if is := inForce(s); is != fencing.NewestRules {
+			t.Errorf("rules %d are in force", is)
 		}
 	}
 }

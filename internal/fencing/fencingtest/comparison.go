@@ -150,7 +150,7 @@ func (d *comparison) run(c *command) (result, error) {
 	if err := d.compare(c, &r, &want); err != nil {
 		return r, fmt.Errorf("unlike Step, which says %q: %w", describe(c, &want, side{d, ofModel}), err)
 	}
-	if err := errors.Join(d.account(c, &want), d.oneStream(c, &want)); err != nil {
+	if err := errors.Join(d.account(c, &want), d.oneStream(c, &want), d.leftForGood(c, &want)); err != nil {
 		return r, err
 	}
 	return r, d.checkViews(c)

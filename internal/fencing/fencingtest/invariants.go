@@ -168,6 +168,16 @@ func (d *comparison) oneStream(c *command, want *result) error {
 	return nil
 }
 
+// leftForGood checks that a lease that its holder has left is, for its lease id and for streams, released: nothing goes on with it.
+func (d *comparison) leftForGood(c *command, want *result) error {
+	h := &want.out.Holder
+	was, ok := d.shown[fencing.EndedLease{Name: c.name, Lease: h.Lease}]
+	if ok && was.Left() && was.Token == h.Token && want.err == nil && (!h.Left() || c.verb != "release" && c.verb != "break") {
+		return fmt.Errorf("the lease %s goes on, and its holder has left it", side{d, ofModel}.leaseLabel(h.Lease))
+	}
+	return nil
+}
+
 // held reports whether the model remembers a grant as a lease, expired or not.
 func (d *comparison) held(name fencing.Name, g *grant) bool {
 	record := d.model.memory().state.Records[name]

@@ -85,14 +85,16 @@ end
 -- Answers an acquire whose lease id holds the name: a retry, or one that deepens the
 -- hold.
 local function again(h)
-  local refused = unfit(h, h[PROVISIONAL] == 1 and 0 or max(h[HOLD], 1), h[LIMIT]) -- of a provisional one nobody was told
+  if h[HOLD] == 0 and h[SECRET] == op[OP_SECRET] then
+    return lost('released')
+  end
+  local refused = unfit(h, h[PROVISIONAL] == 1 and 0 or h[HOLD], h[LIMIT]) -- of a provisional one nobody was told
   if refused then
     return refused
   end
   if stream.taken(h) then
     return 'replaced'
   end
-  h[HOLD] = max(h[HOLD], 1) -- whoever asks for it again has not left
   local stamp, was_replaced = op[OP_STAMP], false
   if h[PROVISIONAL] == 1 then -- not told yet, so the lease is this request's from here on
     local unsafe = quarantined() -- as in confirm; a request that waits waits for the end of that

@@ -16,7 +16,16 @@ end
 -- Tells whether a lease hangs on the stream that asks: also where that was told of more takeovers
 -- than are known of here. The twin of Holding.hangsOn.
 function stream.has(h)
-  return op[OP_STAMP] == h[ATTACHED] or op[OP_EPOCH] > h[EPOCH]
+  return h[HOLD] > 0 and (op[OP_STAMP] == h[ATTACHED] or op[OP_EPOCH] > h[EPOCH])
+end
+
+-- As own, for who goes on with a lease, a stream or not. The twin of step.kept.
+function stream.kept()
+  local h, refused = own()
+  if h and h[HOLD] == 0 then
+    return nil, lost('released')
+  end
+  return h, refused
 end
 
 -- Has a lease hang on the stream that renews it. The twin of step.remind.
@@ -31,7 +40,7 @@ function stream.remind(h, stamp)
 end
 
 function verbs.renew()
-  local h, refused = own()
+  local h, refused = stream.kept()
   if not h then
     return refused
   elseif op[OP_STAMP] ~= '' and not stream.has(h) then
@@ -61,7 +70,7 @@ function verbs.renew()
   end
   number = h[EXPIRES_AT] - now
   clocks.prolong(h, ttl, at, set, sent)
-  h[TOLD], h[HOLD] = 1, max(h[HOLD], 1) -- whoever renews it has not left
+  h[TOLD] = 1
   if op[OP_STAMP] ~= '' then
     stream.remind(h, op[OP_STAMP])
   end
@@ -101,15 +110,18 @@ function stream.let_go(h, hold, ttl)
   elseif h[PROVISIONAL] == 1 then
     firm(h)
   end
-  local sure, at, set, sent = clocks.sure(h)
+  local sure, lingers, at, set, sent = clocks.sure(h), false
   if ttl > 0 then
-    at, set, sent, sure = clocks.end_after(h, ttl)
+    local after
+    at, set, sent, after = clocks.end_after(h, ttl)
+    lingers = h[HOLD] > 0 or at < h[EXPIRES_AT]
+    sure = lingers and after or sure
   end
   if sure <= 0 then
     return 'clock_skew'
-  elseif ttl > 0 then
+  elseif lingers then
     stream.linger(h, ttl, at, set, sent)
-  else
+  elseif hold > 1 then
     h[HOLD] = min(h[HOLD], hold - 1)
   end
   h[TOLD] = 1
@@ -127,12 +139,14 @@ function verbs.release()
     return refused
   elseif op[OP_STAMP] ~= '' and not stream.has(h) then
     return 'ok' -- a newer request has the lease
+  elseif op[OP_HOLD] > 1 and h[HOLD] == 0 then
+    return 'ok' -- as of a lease that was released
   end
   return stream.let_go(h, op[OP_HOLD], op[OP_TTL])
 end
 
 function verbs.confirm()
-  local h, refused = own()
+  local h, refused = stream.kept()
   if not h then
     return refused
   elseif h[STAMP] ~= op[OP_STAMP] then
@@ -157,7 +171,7 @@ function verbs.leave()
     return 'clock_skew'
   end
   local h = find(op[OP_LEASE])
-  if h and h[SECRET] == op[OP_SECRET] then
+  if h and h[HOLD] > 0 and h[SECRET] == op[OP_SECRET] then
     if h[STAMP] ~= op[OP_STAMP] then
       return 'replaced'
     end
@@ -272,7 +286,7 @@ function verbs.evict()
 end
 
 function verbs.claim()
-  local h, refused = own()
+  local h, refused = stream.kept()
   if not h then
     return refused
   elseif skewed then
