@@ -124,7 +124,7 @@ func TestEndsBySignal(t *testing.T) {
 				`ulimit -c $(ulimit -H -c); exec lockctl run ends/` + s + ` -- sh -c 'kill -` + s + ` $$'`,
 				`ulimit -c $(ulimit -H -c); { until lockctl get ends/taken | grep -q "by:` + s + ` "; do sleep 0.01; done; kill -` + s + ` $$; } >/dev/null & exec lockctl run -owner by:` + s + ` -wait 5m ends/taken -- true`,
 			} {
-				cmd := exec.Command("sh", "-c", script)
+				cmd := exec.Command("env", "--default-signal", "sh", "-c", script) // nohup would have it ignore HUP
 				cmd.Dir, cmd.Env = t.TempDir(), append(os.Environ(), "FENCEPOST="+gateway, "no_proxy=*")
 				var said bytes.Buffer
 				cmd.Stderr = &said

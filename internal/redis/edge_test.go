@@ -185,9 +185,9 @@ func TestLibraryWords(t *testing.T) {
 		reasons = append(reasons, fencing.Reason(verdict))
 	}
 	var replies, details []string
-	ends := regexp.MustCompile(`return '(broken|expired)',`) // of out_of_time
+	ends := regexp.MustCompile(`return (?:h\[HOLD\] == 0 and '(released)' or )?'(broken|expired)',|out_of_time\(h\) ~= 'released'|text == 'released'|ended ~= 'released'`) // of out_of_time
 	for _, m := range ends.FindAllStringSubmatch(rules().source, -1) {
-		details = append(details, m[1])
+		details = append(details, slices.DeleteFunc(m[1:], func(s string) bool { return s == "" })...)
 	}
 	for _, m := range regexp.MustCompile(`(?:return|nil,|and|or) '([a-z_]{2,})'[ ,\n]`).FindAllStringSubmatch(ends.ReplaceAllString(rules().source, ""), -1) {
 		replies = append(replies, m[1])
