@@ -185,7 +185,7 @@ func TestLibraryWords(t *testing.T) {
 		reasons = append(reasons, fencing.Reason(verdict))
 	}
 	var replies, details []string
-	ends := regexp.MustCompile(`return (?:h\[HOLD\] == 0 and '(released)' or )?'(broken|expired)',|out_of_time\(h\) ~= 'released'|text == 'released'|ended ~= 'released'`) // of out_of_time
+	ends := regexp.MustCompile(`return (?:h\[\w+\] == 0 and '(released)' or )?'(broken|expired)',|out_of_time\(h\) ~= 'released'|text == 'released'|ended ~= 'released'`) // of out_of_time
 	for _, m := range ends.FindAllStringSubmatch(rules().source, -1) {
 		details = append(details, slices.DeleteFunc(m[1:], func(s string) bool { return s == "" })...)
 	}
