@@ -109,9 +109,10 @@ func LockDelay(d time.Duration) Option { return func(a *acquisition) { a.LockDel
 //
 // Whoever has ended the connection, its gateway may have released the lease. From when this client has read its end
 // Lease.Remaining is 0 or less, and Lease.Err is ErrUnknown, until the lease was taken over: then they
-// are as before. It is asked for at once; the context goes on meanwhile, for a second at most, and never for
+// are as before. It is asked for at once; the context goes on meanwhile, for 3 s at most, and never for
 // longer than it would without that end, and then ends with ErrUnknown. Only where the gateway has said that it
-// shuts down it goes on for the TTL. A gateway that died is known by the end alone: choose Linger so that the
+// shuts down it goes on for the TTL. A gateway that died is known by the end alone: choose Linger, which counts
+// from the last event, a third of the TTL ago at most, so that the
 // lease outlives a restart.
 //
 // Of several names (Also) all have one fate: when one is lost the context ends, and Error.Name of its cause

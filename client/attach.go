@@ -181,9 +181,9 @@ func (s *stream) heard(ctx context.Context, e event, ok bool) (event, error) {
 
 // keeps reports whether it says that the leases of the stream stay as they are when it ends.
 func (e event) keeps() bool {
-	if e.name == "lost" { // the key may not renew them any more, nor release them
+	if e.name == "lost" { // the key may not renew them any more, nor release them; or they hang on a newer request
 		why := e.problem()
-		return errors.Is(why, CodeUnauthenticated) || errors.Is(why, CodeForbidden)
+		return errors.Is(why, CodeReplaced) || errors.Is(why, CodeUnauthenticated) || errors.Is(why, CodeForbidden)
 	}
 	return e.name == "draining"
 }
@@ -275,7 +275,7 @@ func (l *Lease) follow(s *stream) {
 	for l.next = s; l.next != nil; {
 		s := l.next
 		l.next, last = nil, s
-		if l.claim.stream && l.renewsWith() > 0 { // its gateway may know nothing of that: it keeps the names, and this client renews them
+		if l.claim.stream && l.hasLess() { // its gateway may know nothing of that: it keeps the names, and this client renews them
 			l.c.goes(func() {
 				l.dismiss(s, l.listen(s, func() time.Duration { return l.silence }, nil))
 				l.hurry()

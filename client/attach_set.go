@@ -72,6 +72,9 @@ func (l *Lease) attachAgain(one *attempt) error {
 		l.settle(func(o *attempt) bool { return o == one })
 		if doubtful(err) {
 			l.doubted = min(l.doubted+1, maxAttempts)
+			if end := l.c.now(); l.hangs != nil { // they may have hung on this one, and its end has released them
+				l.hangs.cut.CompareAndSwap(nil, &end)
+			}
 		}
 	}
 	return err

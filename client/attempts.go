@@ -58,7 +58,7 @@ func (c *Client) attempts(ctx context.Context, late func(*stream)) *attempts {
 func (t *attempts) close() {
 	t.end()
 	for len(t.open) > 0 {
-		t.forget(<-t.ended)
+		t.forget(<-t.ended, false)
 	}
 }
 
@@ -85,8 +85,11 @@ func (t *attempts) start(one *attempt, before func(context.Context, *attempt) er
 	}()
 }
 
-// forget takes an attempt that has ended out of those under way.
-func (t *attempts) forget(one *attempt) {
+// forget takes an attempt that has ended out of those under way. heeded says that somebody takes over what it was answered.
+func (t *attempts) forget(one *attempt, heeded bool) {
+	if one.call.gone != nil {
+		one.call.gone(doubtful(one.err) || one.err == nil && !heeded)
+	}
 	if one.late {
 		t.c.late.Add(-1)
 	}
@@ -102,10 +105,10 @@ func (t *attempts) next(within time.Duration, sooner <-chan struct{}) (*attempt,
 	for {
 		select {
 		case one := <-t.ended:
-			t.forget(one)
 			if one.err == nil && one.stream == nil {
 				one.err = one.call.accept(one.answer)
 			}
+			t.forget(one, true)
 			switch {
 			case one.stream != nil && one.late:
 				t.late(one.stream)

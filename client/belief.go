@@ -4,8 +4,9 @@ import "time"
 
 const (
 	// maxDoubt bounds how long it is asked, or read, whether a lease is held on which its client does not
-	// count meanwhile, until its context is cancelled. See Lease.judge.
-	maxDoubt = time.Second
+	// count meanwhile, until its context is cancelled. See Lease.judge. It is what an answer may take, and enough for
+	// the election of a cluster's new leader.
+	maxDoubt = answerTimeout
 
 	// longestLook is how far apart two looks at a lease are at most, unless this process has stood still.
 	longestLook = 2 * maxLook
@@ -53,6 +54,7 @@ func (s *stream) told(g granted, read instant) news {
 // keeps it after an end that it has seen, too, which is Linger at most. The caller holds mu.
 func (l *Lease) remaining(now instant) time.Duration {
 	n := l.news
+	n.left = min(n.left, l.most())
 	if l.cut() != nil {
 		n.left = min(n.left, l.linger)
 	}
@@ -70,10 +72,7 @@ func (l *Lease) cut() *instant {
 
 // marginNow returns how long before the deadline the context ends. The caller holds mu.
 func (l *Lease) marginNow() time.Duration {
-	if l.ttl > 0 {
-		return min(l.margin, l.ttl/2)
-	}
-	return l.margin
+	return min(l.margin, l.most()/2)
 }
 
 // judge says whether the lease may be counted on, and in what time its context has to be cancelled, 0 or less:

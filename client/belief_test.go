@@ -82,7 +82,7 @@ func TestStreamsOfAFastGateway(t *testing.T) {
 }
 
 // After the end of the stream that it hangs on a lease is counted on for Linger since the last event at most, and
-// for nothing without: not until it was taken over. Its context ends when that has not come about in a second.
+// for nothing without: not until it was taken over. Its context ends when that has not come about in maxDoubt.
 func TestEndOfItsStream(t *testing.T) {
 	const ttl = 12 * time.Second
 	taken := func(r *http.Request) (*http.Response, error) {
@@ -102,13 +102,13 @@ func TestEndOfItsStream(t *testing.T) {
 		left   time.Duration // that it counts on right after
 		over   time.Duration // how long after the end its context is over; 0: it lives
 	}{
-		"end":                        {0, end, frozen, 0, time.Second},
-		"reset":                      {0, func(to *io.PipeWriter) { to.CloseWithError(io.ErrUnexpectedEOF) }, frozen, 0, time.Second},
-		"replaced by its own":        {0, func(to *io.PipeWriter) { tell(to, "lost", `{"code":"unavailable"}`); to.Close() }, frozen, 0, time.Second},
+		"end":                        {0, end, frozen, 0, maxDoubt},
+		"reset":                      {0, func(to *io.PipeWriter) { to.CloseWithError(io.ErrUnexpectedEOF) }, frozen, 0, maxDoubt},
+		"replaced by its own":        {0, func(to *io.PipeWriter) { tell(to, "lost", `{"code":"unavailable"}`); to.Close() }, frozen, 0, maxDoubt},
 		"taken over":                 {0, end, taken, ttl, 0},
-		"renewed, not taken over":    {0, end, renewedOnly, 0, time.Second},
+		"renewed, not taken over":    {0, end, renewedOnly, 0, maxDoubt},
 		"lingers":                    {6 * time.Second, end, frozen, 4 * time.Second, 3 * time.Second},
-		"lingers less than its age":  {2 * time.Second, end, frozen, 0, time.Second},
+		"lingers less than its age":  {2 * time.Second, end, frozen, 0, maxDoubt},
 		"lingers, taken over":        {6 * time.Second, end, taken, ttl, 0},
 		"lingers, renewed":           {6 * time.Second, end, renewedOnly, 6 * time.Second, 0},
 		"draining":                   {0, func(to *io.PipeWriter) { tell(to, "draining", `{"code":"draining"}`); to.Close() }, frozen, ttl - 2*time.Second, ttl - 3*time.Second},

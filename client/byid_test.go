@@ -62,6 +62,56 @@ func TestRenewedByItsID(t *testing.T) {
 	}
 }
 
+// A change that names no TTL, and one that is refused, leave the TTL as it is that others have asked for.
+func TestChangedBesideARenewal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		refuses := false
+		c := scripted(t, 1, func(r *http.Request) (*http.Response, error) {
+			var body renewRequest
+			_ = json.NewDecoder(r.Body).Decode(&body)
+			switch {
+			case r.Method == http.MethodDelete:
+				return says(204, "")
+			case body.TTL > 0 && body.TTL < 6000 && refuses:
+				return says(400, `{"code":"invalid_request","field":"ttl_ms","detail":"too short"}`)
+			case body.TTL > 0 && body.TTL < 6000:
+				<-r.Context().Done()
+				return nil, r.Context().Err()
+			case body.Owner != "":
+				sleep(r.Context(), 2*time.Second)
+			}
+			return says(200, fmt.Sprintf(`{"name":"a","lease_id":%q,"fencing_token":7,"ttl_ms":60000,"expires_in_ms":60000,"renew_in_ms":20000}`, r.Header.Get("Lease-Id")))
+		})
+		defer c.Close()
+		l := must[*Lease](t)(c.Acquire(t.Context(), "a"))
+		refuses = true
+		if _, err := c.Renew(t.Context(), l.ID(), 5*time.Second, "a"); !errors.Is(err, CodeInvalidRequest) {
+			t.Fatal(err)
+		}
+		lives(t, l, 4*time.Second)
+		if got := l.Remaining(); got < 50*time.Second || l.Err() != nil {
+			t.Errorf("a shorter TTL was refused, and it counts on %s: %v", got, l.Err())
+		}
+		refuses = false
+		done := make(chan error, 1)
+		go func() {
+			_, err := c.Relabel(t.Context(), l.ID(), Labels{Owner: "b"}, "a")
+			done <- err
+		}()
+		synctest.Wait()
+		c.options.Patience = 4 * time.Second
+		if _, err := c.Renew(t.Context(), l.ID(), 5*time.Second, "a"); !errors.Is(err, ErrUnreachable) {
+			t.Fatal(err)
+		}
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
+		if got := l.Remaining(); got > time.Second {
+			t.Errorf("it was asked for 5 s, and counts on %s after 4", got)
+		}
+	})
+}
+
 // With the last of its names a lease is over as soon as this client is asked to release them.
 func TestReleasedByItsID(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

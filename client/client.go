@@ -259,8 +259,9 @@ type call struct {
 	patience     time.Duration // in place of Options.Patience; 0: that
 	ifMatch      string
 	lastEvent    string
-	stream       bool // the answer is a stream of events
-	body         any  // nil: none
+	stream       bool                // the answer is a stream of events
+	body         any                 // nil: none
+	gone         func(doubtful bool) // is told when an attempt of it has ended, and whether it may still be carried out; nil: nobody is
 	read         reader
 }
 

@@ -71,23 +71,26 @@ type Lease struct {
 	end    context.CancelFunc
 	keeper sync.WaitGroup
 
-	mu       sync.Mutex
-	margin   time.Duration   // how long before the deadline the context ends; see marginNow
-	ttl      time.Duration   // to renew with, after Client.Renew asked for another than it was granted with; else 0
-	news     news            // the newest: see remaining
-	due      time.Duration   // how long after its request was sent the lease is to be renewed
-	hangs    *stream         // the one whose end releases it; nil: none does
-	changing []time.Duration // the TTLs of the renewals by lease id that are under way
-	looked   instant         // when it was judged last
-	woken    *instant        // when it was seen that this process has stood still, for so long that the lease may be over
-	ends     bool            // MaxHold does not let it live longer
-	notice   *given          // nil: it was given none
-	told     func(Notice)    // is told of it
-	failing  func(error)     // is told when no gateway has renewed it
-	over     error           // why nobody may count on it any more
-	last     error           // of the last attempt to renew it
-	freed    func() error    // releases it, once for all who wait
-	least    time.Duration   // of AtLeast, until ReleaseNow
+	mu        sync.Mutex
+	margin    time.Duration   // how long before the deadline the context ends; see marginNow
+	ttl       time.Duration   // to renew with, after Client.Renew asked for another than it was granted with; else 0
+	news      news            // the newest: see remaining
+	due       time.Duration   // how long after its request was sent the lease is to be renewed
+	hangs     *stream         // the one whose end releases it; nil: none does
+	changedAt instant         // when the newest renewal by lease id was sent that was answered
+	changing  []time.Duration // the TTLs of the renewals by lease id that are under way
+	open      []time.Duration // those of all attempts to renew it that are under way
+	abandoned time.Duration   // the shortest of those that may still be carried out, although nobody waits for them; 0: none
+	looked    instant         // when it was judged last
+	woken     *instant        // when it was seen that this process has stood still, for so long that the lease may be over
+	ends      bool            // MaxHold does not let it live longer
+	notice    *given          // nil: it was given none
+	told      func(Notice)    // is told of it
+	failing   func(error)     // is told when no gateway has renewed it
+	over      error           // why nobody may count on it any more
+	last      error           // of the last attempt to renew it
+	freed     func() error    // releases it, once for all who wait
+	least     time.Duration   // of AtLeast, until ReleaseNow
 
 	backoff time.Duration // after the next stream that ends soon
 }
@@ -129,7 +132,7 @@ func (l *Lease) Context() context.Context { return l.ctx }
 
 // Err returns nil as long as the lease may be counted on, and then why not, as the cause
 // of Context. It looks at the clocks, so it knows at once when this process or its machine
-// has stood still: ask it right before a write. Of an Attached lease it may be ErrUnknown for a second before the
+// has stood still: ask it right before a write. Of an Attached lease it may be ErrUnknown for 3 s before the
 // context ends, and then nil again: its connection has ended and it is taken over, or this process has stood still
 // and what the gateway has said meanwhile is read.
 func (l *Lease) Err() error {
@@ -251,20 +254,26 @@ func (l *Lease) uncertain() error {
 	return ErrUnknown
 }
 
-// shorten notes that a renewal with ttl is being asked for. The lease may live for no longer from now on, unless
-// it is renewed. If that is less than it is renewed with, it is renewed with that from then on. changed follows.
-func (l *Lease) shorten(ttl time.Duration) {
+// shorten notes that a renewal with ttl is being asked for; 0: with what the lease is renewed with. The lease may live for no
+// longer from now on, unless it is renewed. If that is less than it is renewed with, it is renewed with that from then
+// on. It returns what it was renewed with before. changed follows.
+func (l *Lease) shorten(ttl time.Duration) (before time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	before = cmp.Or(l.ttl, l.granted)
+	if ttl == 0 {
+		return before
+	}
 	l.changing = append(l.changing, ttl)
-	if before := cmp.Or(l.ttl, l.granted); before > 0 && ttl >= before || ttl == 0 {
-		return
+	if before > 0 && ttl >= before {
+		return before
 	}
 	l.ttl = ttl
 	now := l.c.now() // what was asked before says nothing any more
 	l.due = min(l.due-now.since(l.news.sent), ttl/3)
 	l.news = news{sent: now, read: now, left: min(l.news.remaining(now), ttl)}
 	l.hurry()
+	return before
 }
 
 // hurry has the lease renewed now.
@@ -339,6 +348,9 @@ func (l *Lease) dueAfter() time.Duration {
 	if l.cut() != nil && l.linger > 0 {
 		return min(l.due, l.news.at+max(l.linger/3, minBackoff))
 	}
+	if most := l.most(); most < cmp.Or(l.ttl, l.granted) {
+		return min(l.due, l.news.at+most/3)
+	}
 	return l.due
 }
 
@@ -399,12 +411,14 @@ func (l *Lease) hears(t *attempts, one *attempt) bool {
 func (l *Lease) ask(t *attempts, within time.Duration) (*attempt, error) {
 	names := l.held()
 	one := &attempt{names: len(names)}
-	r, err := renewalCall(&one.lease, l.id, names, renewRequest{TTL: upMillis(l.renewsWith())})
+	ttl := l.renewsWith()
+	r, err := renewalCall(&one.lease, l.id, names, renewRequest{TTL: upMillis(ttl)})
 	if err != nil {
 		return nil, err
 	}
 	one.call = r
 	one.call.kind = toRenew
+	one.call.gone = l.asking(ttl)
 	t.start(one, l.reclaim)
 	return t.next(within, nil)
 }

@@ -71,15 +71,14 @@ func (c *Client) Change(ctx context.Context, leaseID string, change Change, name
 	body := renewRequest{TTL: upMillis(change.TTL), Limit: change.Limit, Permits: change.Permits, Owner: change.Owner, Metadata: change.Metadata}
 	l := c.own(leaseID)
 	if l == nil {
-		_, n, err := c.renewNames(ctx, leaseID, names, body)
+		_, n, err := c.renewNames(ctx, leaseID, names, body, nil)
 		if err != nil {
 			return 0, err
 		}
 		return n.remaining(c.now()), nil
 	}
-	ttl := cmp.Or(change.TTL, l.renewsWith())
-	body.TTL = upMillis(ttl)
-	left, err := l.renewAs(ctx, ttl, names, body)
+	body.TTL = upMillis(cmp.Or(change.TTL, l.renewsWith()))
+	left, err := l.renewAs(ctx, change.TTL, names, body)
 	if err == nil && change.Permits > 0 {
 		l.keepSlots(change.Permits, names)
 	}
@@ -106,23 +105,25 @@ func (c *Client) Renew(ctx context.Context, leaseID string, ttl time.Duration, n
 	return c.Change(ctx, leaseID, Change{TTL: ttl}, names...)
 }
 
-// renewAs renews names of the lease once, with the TTL of body, which is ttl, and has it count on that.
+// renewAs renews names of the lease once, and has it count on that. ttl is the TTL of body where the caller has asked for
+// one, which the lease is then renewed with; 0: it stays what it is.
 func (l *Lease) renewAs(ctx context.Context, ttl time.Duration, names []string, body renewRequest) (time.Duration, error) {
-	l.shorten(ttl) // before it is asked: whether it was carried out may stay unknown
-	g, n, err := l.c.renewNames(ctx, l.id, names, body)
-	l.changed(ttl, names, g, n, err)
+	before := l.shorten(ttl) // before it is asked: whether it was carried out may stay unknown
+	g, n, err := l.c.renewNames(ctx, l.id, names, body, func(doubtful bool) { l.abandons(cmp.Or(ttl, before), doubtful) })
+	l.changed(ttl, before, names, g, n, err)
 	if err != nil {
 		return 0, err
 	}
 	return n.remaining(l.c.now()), nil
 }
 
-// renewNames asks until a gateway has renewed the names, or refuses.
-func (c *Client) renewNames(ctx context.Context, leaseID string, names []string, body renewRequest) (g granted, n news, err error) {
+// renewNames asks until a gateway has renewed the names, or refuses. gone is told of each attempt, as that of call is.
+func (c *Client) renewNames(ctx context.Context, leaseID string, names []string, body renewRequest, gone func(doubtful bool)) (g granted, n news, err error) {
 	r, err := renewalCall(&g, leaseID, names, body)
 	if err != nil {
 		return g, n, err
 	}
+	r.gone = gone
 	a, err := c.insist(ctx, r)
 	if err != nil {
 		return g, n, unheard(err)
@@ -130,28 +131,41 @@ func (c *Client) renewNames(ctx context.Context, leaseID string, names []string,
 	return g, c.answered(g, a.sent), nil
 }
 
-// changed notes what has become of a renewal with ttl that this client was asked for by lease id. As long as another
-// one is under way with a shorter TTL, that one counts: the store may carry it out last.
-func (l *Lease) changed(ttl time.Duration, names []string, g granted, n news, err error) {
+// changed notes what has become of a renewal that this client was asked for by lease id, with ttl, or 0. As long as another
+// one is under way with a shorter TTL, that one counts: the store may carry it out last. One that was refused changes nothing:
+// the lease is renewed as before it.
+func (l *Lease) changed(ttl, before time.Duration, names []string, g granted, n news, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if i := slices.Index(l.changing, ttl); i >= 0 {
+	if i := slices.Index(l.changing, ttl); i >= 0 && ttl > 0 {
 		l.changing = slices.Delete(l.changing, i, i+1)
 	}
-	others := slices.ContainsFunc(l.names, func(name string) bool { return !slices.Contains(names, name) })
-	if err != nil || others {
+	if err != nil {
+		if !untold(err) && l.ttl == ttl && len(l.changing) == 0 {
+			l.renewWith(before)
+		}
 		return
 	}
-	if n.after(l.news) >= 0 {
-		if ttl = min(ttl, slices.Min(append(l.changing, ttl))); ttl == l.granted {
-			ttl = 0
-		}
-		if ttl != l.ttl {
-			l.ttl = ttl
-			l.hurry() // its gateway may go on with the one before
-		}
+	if slices.ContainsFunc(l.names, func(name string) bool { return !slices.Contains(names, name) }) {
+		return
+	}
+	if ttl > 0 && !n.sent.t.Before(l.changedAt.t) {
+		l.changedAt = n.sent
+		l.renewWith(min(ttl, slices.Min(append(slices.Clone(l.changing), ttl))))
 	}
 	l.take(g, n)
+}
+
+// renewWith has the lease be renewed with ttl from now on, at once if that is another one: its gateway may go on
+// with the one before. The caller holds mu.
+func (l *Lease) renewWith(ttl time.Duration) {
+	if ttl == l.granted {
+		ttl = 0
+	}
+	if ttl != l.ttl {
+		l.ttl = ttl
+		l.hurry()
+	}
 }
 
 // givesUp notes that names are being released by this client. With all of them the lease is over.
@@ -220,6 +234,51 @@ func (c *Client) SetLimit(ctx context.Context, leaseID string, of int, names ...
 
 func noLimit(of int) error {
 	return invalid("limit", "is %d; it must be from 1 to %d", of, maxPermits)
+}
+
+// asking notes that an attempt to renew the lease with ttl is made, and returns what notes its end. 0 is the TTL of the grant.
+func (l *Lease) asking(ttl time.Duration) (gone func(doubtful bool)) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	ttl = cmp.Or(ttl, l.granted)
+	l.open = append(l.open, ttl)
+	return func(doubtful bool) {
+		l.abandons(ttl, doubtful)
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if i := slices.Index(l.open, ttl); i >= 0 {
+			l.open = slices.Delete(l.open, i, i+1)
+		}
+	}
+}
+
+// abandons notes the end of an attempt to renew the lease with ttl, and whether it may still be carried out.
+func (l *Lease) abandons(ttl time.Duration, doubtful bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if doubtful && (l.abandoned == 0 || ttl < l.abandoned) {
+		l.abandoned = ttl
+	}
+}
+
+// most returns how long the lease can be counted on after whatever was said: no longer than any request asks for that may be
+// carried out late. It is below the TTL that it is renewed with only where that has become longer. The caller holds mu.
+func (l *Lease) most() time.Duration {
+	most := cmp.Or(l.ttl, l.granted, maxTTL)
+	if l.abandoned > 0 {
+		most = min(most, l.abandoned)
+	}
+	for _, ttl := range slices.Concat(l.open, l.changing) {
+		most = min(most, ttl)
+	}
+	return most
+}
+
+// hasLess reports whether it is counted on for less than the TTL that it was granted with.
+func (l *Lease) hasLess() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.ttl > 0 || l.most() < l.granted
 }
 
 // renewsWith returns the TTL to renew with; 0: that which it was granted with.

@@ -22,15 +22,15 @@ const (
 const (
 	// overtakenRenewalsCount says that a lease counts on no more than the shortest TTL of any of its requests that was not
 	// answered. One that was given up, or left running, may be carried out after a later one was answered that asked for longer.
-	overtakenRenewalsCount = false
+	overtakenRenewalsCount = true
 
 	// brokenRequestsCount says that a request for a stream that breaks off unanswered is taken for the end of one: its gateway may
 	// have carried it out, and release the names by its end.
-	brokenRequestsCount = false
+	brokenRequestsCount = true
 
 	// renewalsByIDCount says that what Renew and Change come to is believed in every time, and from when they return. Now and then it is
 	// not where the gateway has told of it on the stream before, nor while the client takes the lease over from the stream.
-	renewalsByIDCount = false
+	renewalsByIDCount = true
 
 	// rarely is in one of how many schedules something may go wrong of which the above says so.
 	rarely = 100
