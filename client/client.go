@@ -62,7 +62,8 @@ type Options struct {
 	// http in the clear.
 	Key string
 
-	// KeyFunc is asked for the key before each request, in place of Key, for keys that are replaced while the client runs.
+	// KeyFunc is asked for the key before each request, in place of Key, for keys that are replaced while the client runs, and
+	// after a refusal, which counts for no other key than the one that was sent.
 	// An error is that of the request, which is made again as after no answer. It must not block, and is called by many
 	// goroutines at a time.
 	KeyFunc func() (string, error)
@@ -395,7 +396,11 @@ func problemOf(response *http.Response, body []byte) error {
 	if p.Name == "" {
 		p.Name = nameOf(response.Request.URL.Path)
 	}
-	return p.refusal()
+	e := p.refusal()
+	if e.Code == CodeUnauthenticated || e.Code == CodeForbidden {
+		e.credential = credentialOf(strings.TrimPrefix(response.Request.Header.Get("Authorization"), "Bearer "))
+	}
+	return e
 }
 
 // jitter returns a duration between half of d and d, so that those that failed together

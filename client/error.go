@@ -81,6 +81,8 @@ type Error struct {
 	// EstimatedWait is about how long a request that waits from now on will wait, of CodeLocked
 	// and CodeWaitTimeout; 0: too little is known.
 	EstimatedWait time.Duration
+
+	credential uint64 // of CodeUnauthenticated and CodeForbidden: credentialOf the key that was sent
 }
 
 func (e *Error) Error() string {

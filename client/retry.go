@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"time"
 )
 
@@ -21,6 +22,7 @@ type retry struct {
 	waited  error        // the last refusal that the call has waited after
 	served  bool         // a gateway has served the call, or began to
 	refused map[int]bool // the gateways that refuse what will not come while it is asked again
+	present uint64       // credentialOf the key that they were asked with, of KeyFunc
 }
 
 func (c *Client) newRetry() *retry {
@@ -89,7 +91,8 @@ func (r *retry) note(f fate, err error) {
 	if r.best == nil || worth(err) >= worth(r.best) {
 		r.best = err
 	}
-	if f == others && !r.served || errors.As(err, new(*untrusted)) && !r.c.heard.Load() {
+	old := r.ofOldKey(err)
+	if f == others && !r.served && !old || errors.As(err, new(*untrusted)) && !r.c.heard.Load() {
 		if r.refused == nil {
 			r.refused = map[int]bool{}
 		}
@@ -98,6 +101,28 @@ func (r *retry) note(f fate, err error) {
 		delete(r.refused, r.c.gateway(r.turn))
 	}
 }
+
+// ofOldKey reports whether an error is a refusal of a key that KeyFunc has replaced by now: it says nothing of the present one,
+// which is asked with next. What refused one before counts no more.
+func (r *retry) ofOldKey(err error) bool {
+	e := refusal(err)
+	if r.c.options.KeyFunc == nil || e == nil || e.credential == 0 {
+		return false
+	}
+	key, failed := r.c.options.KeyFunc()
+	if failed != nil {
+		return false
+	}
+	if present := credentialOf(key); present != r.present {
+		r.present, r.refused = present, nil
+	}
+	return e.credential != r.present
+}
+
+var hashSeed = maphash.MakeSeed()
+
+// credentialOf tells keys apart, so that errors needn't have them. It is not 0.
+func credentialOf(key string) uint64 { return max(1, maphash.String(hashSeed, key)) }
 
 // hopeless reports whether no gateway will serve the call: all refuse it, or can't be trusted and have never been heard.
 func (r *retry) hopeless() bool { return len(r.refused) == len(r.c.options.Addresses) }
