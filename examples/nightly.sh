@@ -13,7 +13,7 @@ authorization=${FENCEPOST_KEY:+Authorization: Bearer $FENCEPOST_KEY}
 [ -n "$storage" ] || { echo "set STORAGE to the URL that takes the parts of the report, such as http://127.0.0.1:8090/report" >&2; exit 2; }
 
 hex() { od -An -N"$1" -tx1 /dev/urandom | tr -d ' \n'; }
-lease_id="01$(hex 12 | tr a-f A-F).$(hex 16)" dir=$(mktemp -d) turn=0 answer='' said='' job='' keeper='' asked=''
+lease_id="01$(hex 12 | tr a-f A-F).$(hex 16)" dir=$(mktemp -d) turn=0 answer='' said='' job=''
 
 # From here on the script itself runs no $(...): bash 5.2 may lose a trap there.
 clock() { local up; read -r up _ </proc/uptime; now=${up/./}0; } # ms, suspended time included
@@ -46,8 +46,8 @@ ask() {
 	sent=$now
 	curl -sS --max-time "$seconds" -w '\n%{http_code} %header{retry-after}' -X "$1" -d "$2" \
 		-H @<(printf 'Lease-Id: %s\n%s' "$lease_id" "$authorization") "$url/locks/$name" >"$file" 2>&1 &
-	asked=$! status=000 after=0 answer=''
-	if wait $asked; then # a trap interrupts it
+	status=000 after=0 answer=''
+	if wait $!; then # a trap interrupts it
 		read -rd '' answer <"$file" # to its end
 		[[ ${answer##*$'\n'} =~ ^([0-9]{3})\ ?([0-9]{1,6}$)? ]] && status=${BASH_REMATCH[1]} after=$((${BASH_REMATCH[2]:-0} * 1000))
 	else
@@ -55,7 +55,6 @@ ask() {
 	fi
 	said="$1 $url/locks/$name: ${answer:0:500}" said=${said//$'\n'/ }
 	rm -f "$file"
-	asked=''
 	case $1$status in
 	POST20[01] | PUT200) granted && turn=$mine || status=000 ;;
 	*4??) [[ $answer == *'"code"'* ]] || status=000 ;; # a proxy's
@@ -102,8 +101,8 @@ insist() {
 }
 stop() { # stop STATUS [WHY]: ends the work, releases the lock, and exits
 	trap '' TERM INT HUP
-	for group in $job $keeper $asked; do kill -KILL -- -$group; done 2>/dev/null
-	wait $job $keeper $asked 2>/dev/null
+	for group in $(jobs -p); do kill -KILL -- -$group; done 2>/dev/null # also of a job that was begun just now
+	wait 2>/dev/null
 	[ -z "${2:-}" ] || echo "$2" >&2
 	[ ! -e "$dir/said" ] || [ "$1" != 124 ] || cat "$dir/said" >&2
 	insist DELETE 5000
@@ -171,11 +170,9 @@ keep() {
 work &
 job=$!
 keep &
-keeper=$!
 while kill -0 $job 2>/dev/null; do
 	told || stop 124 "the lease is over"
 	pause 50
 done
 wait $job
-status=$? job=''
-stop $status
+stop $?
