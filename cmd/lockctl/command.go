@@ -323,7 +323,7 @@ func (cmd command) do(ctx context.Context, c *call, args []string) error {
 			return err
 		}
 		// Who waits for a lock waits for a gateway as well.
-		o := client.Options{Addresses: strings.Split(c.gateways, ","), Owner: cmp.Or(c.owner, cmd.asker()), Patience: max(patience, c.wait), Header: traceHeader()}
+		o := client.Options{Addresses: strings.FieldsFunc(c.gateways, betweenAddresses), Owner: cmp.Or(c.owner, cmd.asker()), Patience: max(patience, c.wait), Header: traceHeader()}
 		if err = setAccess(&o); err != nil {
 			return err
 		}

@@ -5,6 +5,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"unicode"
 
 	"fencepost/internal/variables"
 )
@@ -14,6 +15,9 @@ const gatewaysVariable = variables.Prefix
 
 // ownVariables are all that lockctl reads of those with our prefix.
 var ownVariables = []string{gatewaysVariable, keyVariable, keyFileVariable, caFileVariable, certFileVariable, certKeyVariable}
+
+// betweenAddresses reports whether a character stands between addresses in a list of them.
+func betweenAddresses(r rune) bool { return r == ',' || unicode.IsSpace(r) }
 
 // checkEnvironment refuses a misspelt variable: without it another gateway would be asked, or with no key. The settings of the
 // gateway are none of lockctl's, but may be there, as in its container.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -300,7 +301,7 @@ func (c *call) refused(err error) error {
 	case c.quiet && (e.Code == client.CodeLocked || e.Code == client.CodeWaitTimeout):
 		refusal.err = nil
 	case len(e.Holders) > 0 || e.Delayed > 0:
-		refusal.err = fmt.Errorf("%s is not acquired: %s", c.args[0], textOfRefusal(e))
+		refusal.err = fmt.Errorf("%s is not acquired: %s", cmp.Or(e.Name, c.args[0]), textOfRefusal(e))
 	}
 	return refusal
 }

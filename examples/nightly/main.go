@@ -31,7 +31,7 @@ func main() {
 
 func run(ctx context.Context) error {
 	c, err := client.New(client.Options{
-		Addresses: strings.Split(cmp.Or(os.Getenv("FENCEPOST"), "http://127.0.0.1:8080"), ","),
+		Addresses: strings.FieldsFunc(cmp.Or(os.Getenv("FENCEPOST"), "http://127.0.0.1:8080"), func(r rune) bool { return r == ',' || r == ' ' }),
 		Key:       os.Getenv("FENCEPOST_KEY"),
 	})
 	if err != nil {

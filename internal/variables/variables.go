@@ -29,12 +29,12 @@ FENCEPOST_MAX_REQUESTS_PER_PRINCIPAL FENCEPOST_LOG_LEVEL FENCEPOST_AUDIT_REQUIRE
 var Service = regexp.MustCompile(`_SERVICE_(HOST|PORT(_.*)?)$|_PORT(_[0-9]+_(TCP|UDP|SCTP)(_.*)?)?$`)
 
 // maxTypos is how far from a known word another one may be to be taken for it, and half of what it has behind the prefix of
-// a setting.
+// a setting; two of three letters, that two may be swapped.
 const maxTypos = 4
 
 // Nearest returns the word that was probably meant, such as a setting or a command; "" if none is near.
 func Nearest(word string, known []string) string {
-	best, least := "", min(maxTypos, len(strings.TrimPrefix(word, Prefix+"_"))/2)+1
+	best, least := "", min(maxTypos, (len(strings.TrimPrefix(word, Prefix+"_"))+1)/2)+1
 	for _, candidate := range known {
 		if typos := editDistance(word, candidate); typos < least {
 			best, least = candidate, typos
