@@ -118,9 +118,6 @@ data: {"name":"a","lease_id":"`+r.Header.Get("Lease-Id")+`","fencing_token":7,"t
 // Nothing is left of leases that have ended, in whichever way: as many goroutines, and as much memory, after many as after a few.
 func TestNothingLeaks(t *testing.T) { nothingLeaks(t, 200) }
 
-// So it is after a million, as of a week.
-func TestSystemNothingLeaks(t *testing.T) { nothingLeaks(t, 1_000_000/len(ways)) }
-
 func nothingLeaks(t *testing.T, leases int) {
 	const atATime = 50
 	for name, way := range ways {
