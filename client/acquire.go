@@ -401,6 +401,9 @@ func (q *acquiring) once(ctx, parent context.Context, wait, within time.Duration
 		return g.isOf(q.call.leaseID)
 	}
 	a, err := q.c.ask(ctx, q.retry.turn, q.call, wait+within)
+	if doubtful(err) {
+		q.doubted = min(q.doubted+1, maxAttempts)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -452,7 +455,11 @@ func (q *acquiring) tooEarly(ctx context.Context, g granted) error {
 
 // lease makes what was granted; hangs is the stream that it hangs on, nil if there is none.
 func (q *acquiring) lease(parent context.Context, g granted, n news, hangs *stream) *Lease {
-	return q.c.newLease(parent, q.call.leaseID, q.names, g, n, hangs, q.acquisition)
+	l := q.c.newLease(parent, q.call.leaseID, q.names, g, n, hangs, q.acquisition)
+	if q.doubted > 0 { // it would find the lease, and have it live for the TTL that it asks for
+		l.abandons(l.granted, true)
+	}
+	return l
 }
 
 // undo releases what may have been granted to an acquire that was given up. It outlives the

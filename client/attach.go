@@ -361,6 +361,9 @@ func (l *Lease) takeOver(ctx context.Context, one *attempt) error {
 	r := l.claim
 	r.read = g.lease(l.held())
 	a, err := l.c.ask(ctx, l.c.current.Load(), r, longestAttachedWait)
+	if doubtful(err) {
+		l.abandons(l.granted, true) // it asks for that
+	}
 	if err != nil {
 		return err
 	}
