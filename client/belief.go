@@ -53,12 +53,18 @@ func (s *stream) told(g granted, read instant) news {
 // deadline: that of the newest answer or event; once the stream on which it hangs has ended, as far as its gateway
 // keeps it after an end that it has seen, too, which is Linger at most. The caller holds mu.
 func (l *Lease) remaining(now instant) time.Duration {
-	n := l.news
-	n.left = min(n.left, l.most())
+	n := l.said()
 	if l.cut() != nil {
 		n.left = min(n.left, l.linger)
 	}
 	return n.remaining(now)
+}
+
+// said returns the newest that was said, as far as it can be counted on whatever is carried out late. The caller holds mu.
+func (l *Lease) said() news {
+	n := l.news
+	n.left = min(n.left, l.most())
+	return n
 }
 
 // cut returns when this client has seen the stream end on which the lease hangs, unless its gateway has said
@@ -89,7 +95,7 @@ func (l *Lease) judge(now instant) (in time.Duration, counted bool) {
 		return left, true
 	}
 	if end := l.cut(); end != nil {
-		return min(maxDoubt-now.since(*end), l.news.remaining(now)-l.marginNow()), false
+		return min(maxDoubt-now.since(*end), l.said().remaining(now)-l.marginNow()), false
 	}
 	if asleep && l.hangs != nil {
 		l.woken = &now

@@ -264,6 +264,7 @@ func (l *Lease) shorten(ttl time.Duration) (before time.Duration) {
 	if ttl == 0 {
 		return before
 	}
+	was := l.said()
 	l.changing = append(l.changing, ttl)
 	if before > 0 && ttl >= before {
 		return before
@@ -271,7 +272,7 @@ func (l *Lease) shorten(ttl time.Duration) (before time.Duration) {
 	l.ttl = ttl
 	now := l.c.now() // what was asked before says nothing any more
 	l.due = min(l.due-now.since(l.news.sent), ttl/3)
-	l.news = news{sent: now, read: now, left: min(l.news.remaining(now), ttl)}
+	l.news = news{sent: now, read: now, left: min(was.remaining(now), ttl)}
 	l.hurry()
 	return before
 }

@@ -21,8 +21,8 @@ const (
 
 const (
 	// overtakenRenewalsCount says that a lease counts on no more than the shortest TTL of any of its requests that was not
-	// answered. It does so of those that it has given up; in one of some thousand schedules on a slow network another one comes late.
-	overtakenRenewalsCount = false
+	// answered. One that was given up, or left running, may be carried out after a later one was answered that asked for longer.
+	overtakenRenewalsCount = true
 
 	// brokenRequestsCount says that a request for a stream that breaks off unanswered is taken for the end of one: its gateway may
 	// have carried it out, and release the names by its end.
