@@ -161,10 +161,10 @@ func TestKeepPermitsOfOneName(t *testing.T) {
 // Attached leases that are over and were never released keep no goroutine once their streams have ended.
 func TestEndedStreamsKeepNobodyBusy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := scripted(t, 1, nil)
-		defer c.Close()
 		before := runtime.NumGoroutine()
 		for range 40 {
+			c := scripted(t, 1, nil)
+			defer c.Close()
 			l, to := attached(t, c, frozen, 9*time.Second)
 			to.Close()
 			<-l.Context().Done()
