@@ -2,6 +2,7 @@ package sql
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -111,4 +112,44 @@ func TestJoinedTurn(t *testing.T) {
 			acquire(t, s, "later", time.Minute)
 		})
 	}
+}
+
+// takesNoRow is a connection by which rows of leases are refused, and all else is taken.
+type takesNoRow struct{ connection }
+
+func (takesNoRow) tries(context.Context, int, row) error {
+	return refused{errors.New("no row is taken"), ofAll}
+}
+
+// A check joins no turn that is under way, as a gateway's first one is: that need not write what it is to find out about. What comes behind the check
+// joins it.
+func TestACheckJoinsNoTurn(t *testing.T) {
+	t.Parallel()
+	onBothPlaces(t, func(t *testing.T, p *place) {
+		d := newSlowTurns()
+		d.slow.Store(true)
+		s := openGateway(t, Options{URL: p.url, Logger: testLog(t), aloneAfter: -1, wrap: through(func(conn connection) connection {
+			return takesNoRow{slowConn{conn, d}}
+		})})
+		<-d.begun
+		checked, done := make(chan error, 1), make(chan error, 1)
+		go func() { checked <- s.Check(context.Background()) }()
+		awaitQueued(t, s, 1)
+		go func() {
+			_, err := s.Do(context.Background(), request("joins", time.Minute))
+			done <- err
+		}()
+		awaitQueued(t, s, 2)
+		d.slow.Store(false)
+		close(d.proceed)
+		if err := <-checked; code(err) != fencing.CodeUnavailable {
+			t.Errorf("a check is answered by a turn that was not tried for it: %v", err)
+		}
+		if err := <-done; err != nil {
+			t.Errorf("what came behind it: %v", err)
+		}
+		if _, applied := stateOf(t, s); applied != 1 {
+			t.Errorf("%d entries: what came behind the check did not join the turn", applied)
+		}
+	})
 }

@@ -3,6 +3,7 @@ package sql
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -27,7 +28,7 @@ type item struct {
 
 	waits atomic.Bool // a transaction guards the lease that it is about
 
-	locks bool // it needs a turn, though there is nothing to do
+	locks bool // it is to find out whether a turn could be written, and needs one, though there is nothing to do
 	beats bool // due begins with a sign of life
 
 	of    *item            // whose names these are, some of them: see among
@@ -117,11 +118,20 @@ func (q *queue) over() bool {
 	return q.closed && len(q.items) == 0
 }
 
-// join returns the next items, as many as an entry may have beside those of a turn that has just read all that others have done.
+// join returns the next items, as many as an entry may have beside those of a turn that has just read all that others have done. Those that lock are
+// left for the next turn: this one was not tried for them, and may write nothing that the database refuses.
 func (q *queue) join(items []*item) []*item {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	var left []*item
+	q.items = slices.DeleteFunc(q.items, func(it *item) bool {
+		if it.locks {
+			left = append(left, it)
+		}
+		return it.locks
+	})
 	more := q.next(items)
+	q.items = slices.Insert(q.items, 0, left...)
 	if len(q.items) == 0 && !q.closed { // nothing is left to look for either
 		select {
 		case <-q.wake:

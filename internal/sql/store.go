@@ -312,7 +312,7 @@ func (s *Store) Stats(ctx context.Context) (fencing.Stats, error) {
 	return view(ctx, s, func(l *looked) fencing.Stats { return l.machine.Stats(l.now) })
 }
 
-// Check implements fencing.Store: the database can begin a turn.
+// Check implements fencing.Store: the database can begin a turn, and takes what one writes, as far as can be known before: see tries.
 func (s *Store) Check(ctx context.Context) error {
 	return s.await(ctx, &item{locks: true})
 }
