@@ -32,7 +32,7 @@ func (cmd command) encodeNames(c *call) {
 
 // hint adds what to do about a name that was refused for what it consists of, or which gateway was asked where none was named.
 func (cmd command) hint(c *call, err error) error {
-	if c.gateways == defaultGateway && os.Getenv(gatewaysVariable) == "" && statusOf(err) == exitUnreachable {
+	if !c.asked && os.Getenv(gatewaysVariable) == "" && statusOf(err) == exitUnreachable {
 		return fmt.Errorf("%w; %s is not set, so %s was asked", err, gatewaysVariable, defaultGateway)
 	}
 	refused := new(client.Error)

@@ -65,6 +65,7 @@ type settings struct {
 type call struct {
 	settings
 	args   []string
+	asked  bool // -gateway says which gateways
 	out    io.Writer
 	err    io.Writer
 	shell  forShell // of acquire
@@ -174,15 +175,6 @@ func (w *checked) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// isShown tells whether what is written is seen on a terminal.
-func isShown(w io.Writer) bool {
-	if c, ok := w.(*checked); ok {
-		w = c.Writer
-	}
-	f, ok := w.(*os.File)
-	return ok && isTerminal(f)
-}
-
 // statusOf says what a failure is for scripts.
 func statusOf(err error) int {
 	var e exit
@@ -267,7 +259,7 @@ func (cmd command) flagSet(s *settings) *flag.FlagSet {
 	if cmd.offline {
 		return f
 	}
-	f.StringVar(&s.gateways, "gateway", cmp.Or(os.Getenv(gatewaysVariable), defaultGateway), "`URLs` of gateways, separated by commas; default: $FENCEPOST, or "+defaultGateway)
+	f.StringVar(&s.gateways, "gateway", cmp.Or(os.Getenv(gatewaysVariable), defaultGateway), "`URLs` of gateways, separated by commas or spaces; default: $FENCEPOST, or "+defaultGateway)
 	if cmd.name != "run" {
 		f.StringVar(&s.output, "o", "text", "output `format`: text, or json with an object a line")
 	}
@@ -302,6 +294,7 @@ func (cmd command) do(ctx context.Context, c *call, args []string) error {
 		return usage("%w; see lockctl %s -help", err, cmd.name)
 	}
 	c.args = f.Args()
+	f.Visit(func(given *flag.Flag) { c.asked = c.asked || given.Name == "gateway" })
 	if late := cmd.lateFlag(f, args); late != "" {
 		return usage("the flag %s comes before the name: lockctl %s [flags] %s", late, cmd.name, cmd.args)
 	}
@@ -367,7 +360,7 @@ func (c *call) close(err error) {
 
 func printHelp(out io.Writer) error {
 	fmt.Fprint(out, "Usage: lockctl COMMAND [flags] [arguments]\n\n"+
-		"The variable FENCEPOST has the URLs of the gateways, separated by commas; without it\n"+defaultGateway+" is asked.\n\n")
+		"The variable FENCEPOST has the URLs of the gateways, separated by commas or\nspaces; without it "+defaultGateway+" is asked.\n\n")
 	for _, cmd := range commands() {
 		fmt.Fprintf(out, "  %-38s %s\n", strings.TrimSpace(cmd.name+" "+cmd.args), cmd.summary)
 	}

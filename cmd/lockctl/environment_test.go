@@ -47,4 +47,7 @@ func TestNoGatewayNamed(t *testing.T) {
 	if err := cmd.hint(c, exit{status: exitUnreachable, err: os.ErrDeadlineExceeded}); !strings.HasSuffix(err.Error(), said) || statusOf(err) != exitUnreachable {
 		t.Error(err)
 	}
+	if status, out := lockctl(t, nil, "run", "-wait", "10ms", "-gateway", defaultGateway, "none/named", "--", "true"); strings.Contains(out, "is not set") {
+		t.Errorf("status %d: %s", status, out)
+	}
 }

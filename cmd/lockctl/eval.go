@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"os"
 	"strings"
 )
 
@@ -81,4 +82,35 @@ func asksJSON(args []string) bool {
 		}
 	}
 	return false
+}
+
+// isShown tells whether what is written is seen on a terminal.
+func isShown(w io.Writer) bool {
+	f := fileOf(w)
+	return f != nil && isTerminal(f)
+}
+
+// wasClosed tells whether a file was closed when this process was started: then it is the null device by now, open for reading
+// too. So it is for programs that start this one without an output; a shell's >/dev/null is for writing only.
+func wasClosed(w io.Writer) bool {
+	f := fileOf(w)
+	if f == nil {
+		return false
+	}
+	opened, err := f.Stat()
+	null, nullErr := os.Stat(os.DevNull)
+	if err != nil || nullErr != nil || !os.SameFile(opened, null) {
+		return false
+	}
+	_, err = f.Read(make([]byte, 1))
+	return err == io.EOF
+}
+
+// fileOf returns the file that w writes to; nil if it is none.
+func fileOf(w io.Writer) *os.File {
+	if c, ok := w.(*checked); ok {
+		w = c.Writer
+	}
+	f, _ := w.(*os.File)
+	return f
 }

@@ -119,8 +119,11 @@ func (c *call) longest() time.Duration {
 	return c.wait + lateAnswer
 }
 
-// acquire prints a lease. One that can't be told to anybody is released.
+// acquire prints a lease. One that can't be told to anybody is released, or not asked for.
 func acquire(ctx context.Context, c *call) error {
+	if wasClosed(c.out) {
+		return errors.New("standard output is closed: nobody would learn the lease id")
+	}
 	if err := c.shell.begin(); err != nil {
 		return err
 	}

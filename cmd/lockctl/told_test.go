@@ -63,6 +63,35 @@ func TestWritesAreChecked(t *testing.T) {
 	}
 }
 
+// TestUntoldLeasesAreNotHeld: a lease of which nobody could be told is not held.
+func TestUntoldLeasesAreNotHeld(t *testing.T) {
+	t.Parallel()
+	s := system.StartTest(t, system.Options{Store: system.Embedded})
+	env := []string{"FENCEPOST=" + s.Gateways[0].URL()}
+	for name, c := range map[string]struct {
+		flags, to string
+		said      string // "": it is told
+	}{
+		"closed":          {to: ">&-", said: "closed"},
+		"closed, JSON":    {flags: "-o json", to: ">&-", said: "closed"},
+		"full":            {to: ">/dev/full", said: "no space left"},
+		"full, JSON":      {flags: "-o json", to: ">/dev/full", said: "no space left"},
+		"not wanted":      {to: ">/dev/null"},
+		"read by another": {to: "| cat"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			lock := "untold/" + strings.ReplaceAll(strings.ReplaceAll(name, " ", "-"), ",", "")
+			status, out := shell(t, env, "bash", "set -o pipefail; lockctl acquire -ttl 10m "+c.flags+" "+lock+" "+c.to+" 2>\"$1\"; status=$?; cat \"$1\"; exit $status", "bash", t.TempDir()+"/said")
+			_, seen := shell(t, env, "sh", "lockctl ls -o name untold/")
+			held := strings.Contains(seen+"\n", lock+"\n")
+			if told := c.said == ""; held != told || told != (status == 0) || !told && (status != exitFailed || !strings.Contains(out, c.said)) {
+				t.Errorf("status %d, held %t: %s", status, held, out)
+			}
+		})
+	}
+}
+
 // TestKeyIsKept: a command gets the key only where that is asked for; a lockctl in it says so.
 func TestKeyIsKept(t *testing.T) {
 	t.Parallel()
