@@ -17,7 +17,8 @@ import java.util.regex.*;
 
 public class Nightly {
     static final String LOCK = "reports/nightly"; // any text
-    static final String[] GATEWAYS = environment("FENCEPOST", "http://127.0.0.1:8080").trim().split("[/\\s]*,\\s*|/+$");
+    static final String[] GATEWAYS = Arrays.stream(environment("FENCEPOST", "http://127.0.0.1:8080").split("[,\\s]+"))
+        .filter(url -> !url.isEmpty()).map(url -> url.replaceAll("/+$", "")).toArray(String[]::new);
     static final String STORAGE = environment("STORAGE", ""), KEY = environment("FENCEPOST_KEY", "");
     static final long TTL = 30000;
     static final HttpClient http = HttpClient.newBuilder()
@@ -144,7 +145,8 @@ public class Nightly {
         void acquire(long wait) throws Exception {
             Answer answer = insist("POST", wait);
             if (!answer.is(200, 201) || left() <= 0) {
-                int status = answer.is(401, 403) ? 77 : answer.is(409, 412, 423, 429) ? 75 : answer.status / 100 == 3 || answer.status / 100 == 4 ? 64 : 69;
+                int status = answer.is(401, 403) ? 77 : answer.is(409, 412, 423, 429) || said.contains("\"quarantined\"") ? 75
+                    : answer.status / 100 == 3 || answer.status / 100 == 4 ? 64 : 69;
                 throw new Failure(status, "the lock is not acquired: " + said);
             }
             start(this::watch);
@@ -234,6 +236,10 @@ public class Nightly {
         if (STORAGE.isEmpty()) {
             System.err.println("set STORAGE to the URL that takes the parts of the report, such as http://127.0.0.1:8090/report");
             System.exit(2);
+        }
+        if (GATEWAYS.length == 0 || !Arrays.stream(GATEWAYS).allMatch(url -> url.matches("https?://([^/:@]+|\\[[^/]+])(:\\d+)?(/.*)?"))) {
+            System.err.println("FENCEPOST has to be a list of URLs like http://127.0.0.1:8080");
+            System.exit(64);
         }
         Lease lease = new Lease(LOCK);
         Thread main = Thread.currentThread();

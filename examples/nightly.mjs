@@ -8,13 +8,17 @@ import { readFileSync } from "node:fs";
 import { setTimeout as sleep } from "node:timers/promises";
 
 const lock = "reports/nightly"; // any text
-const gateways = (process.env.FENCEPOST || "http://127.0.0.1:8080").split(",").map((url) => url.trim().replace(/\/+$/, ""));
+const gateways = (process.env.FENCEPOST || "http://127.0.0.1:8080").split(/[,\s]+/).filter(Boolean).map((url) => url.replace(/\/+$/, ""));
 const storage = process.env.STORAGE;
 const key = process.env.FENCEPOST_KEY;
 const ttl = 30000;
 if (!storage) {
   console.error("set STORAGE to the URL that takes the parts of the report, such as http://127.0.0.1:8090/report");
   process.exit(2);
+}
+if (!gateways.length || !gateways.every((url) => /^https?:\/\/([^/:@]+|\[[^/]+\])(:\d+)?(\/|$)/.test(url))) {
+  console.error("FENCEPOST has to be a list of URLs like http://127.0.0.1:8080");
+  process.exit(64);
 }
 
 // Milliseconds, suspended time included where there is such a clock.
@@ -110,7 +114,8 @@ class Lease {
     const status = await this.#insist("POST", wait);
     if (this.left() <= 0) {
       const exits = { 401: 77, 403: 77, 409: 75, 412: 75, 423: 75, 429: 75 };
-      throw failure(exits[status] ?? (status >= 300 && status < 500 ? 64 : 69), `the lock is not acquired: ${this.said}`);
+      const otherwise = this.said.includes('"quarantined"') ? 75 : status >= 300 && status < 500 ? 64 : 69;
+      throw failure(exits[status] ?? otherwise, `the lock is not acquired: ${this.said}`);
     }
     this.watch = setInterval(() => this.left() > 0 || this.end(124, `the lease is over; ${this.said}`), 100);
     this.kept = this.#keep();

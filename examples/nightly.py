@@ -8,7 +8,7 @@ import contextlib, http.client, json, os, queue, re, secrets, signal, socket, sy
 from urllib.parse import urlsplit
 
 LOCK = "reports/nightly"  # any text
-GATEWAYS = [url.strip().rstrip("/") for url in (os.environ.get("FENCEPOST") or "http://127.0.0.1:8080").split(",")]
+GATEWAYS = [url.rstrip("/") for url in (os.environ.get("FENCEPOST") or "http://127.0.0.1:8080").replace(",", " ").split()]
 STORAGE = os.environ.get("STORAGE")
 KEY = os.environ.get("FENCEPOST_KEY")
 TTL = 30000
@@ -119,7 +119,8 @@ class Lease:
         status = self.insist("POST", now() + wait)
         if status not in (200, 201) or self.left() <= 0:
             exits = {401: 77, 403: 77, 409: 75, 412: 75, 423: 75, 429: 75}
-            fail(exits.get(status, 64 if 300 <= status < 500 else 69), "the lock is not acquired: " + self.said)
+            otherwise = 75 if '"quarantined"' in self.said else 64 if 300 <= status < 500 else 69
+            fail(exits.get(status, otherwise), "the lock is not acquired: " + self.said)
         threading.Thread(target=self.watch, daemon=True).start()
         threading.Thread(target=self.keep, daemon=True).start()
 
@@ -171,6 +172,8 @@ def end(number, _):
 
 if not STORAGE:
     fail(2, "set STORAGE to the URL that takes the parts of the report, such as http://127.0.0.1:8090/report")
+if not GATEWAYS or not all(re.match(r"https?://([^/:@]+|\[[^/]+\])(:\d+)?(/|\Z)", url) for url in GATEWAYS):
+    fail(64, "FENCEPOST has to be a list of URLs like http://127.0.0.1:8080")
 lease = Lease(LOCK)
 on_signals(end)
 try:

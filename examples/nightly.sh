@@ -8,9 +8,13 @@
 # the first half of a line.
 set -um # -m: a job is a process group
 lock=reports/nightly storage=${STORAGE:-} ttl=30000 # the lock: any text
-IFS=', ' read -ra gateways <<<"${FENCEPOST:-http://127.0.0.1:8080}"
+gateways=${FENCEPOST:-http://127.0.0.1:8080}
+read -rd '' -a gateways <<<"${gateways//,/ }"
 authorization=${FENCEPOST_KEY:+Authorization: Bearer $FENCEPOST_KEY}
 [ -n "$storage" ] || { echo "set STORAGE to the URL that takes the parts of the report, such as http://127.0.0.1:8090/report" >&2; exit 2; }
+for url in "${gateways[@]:-}"; do
+	[[ $url =~ ^https?://([^/:@]+|\[[^/]+\])(:[0-9]+)?(/|$) ]] || { echo "FENCEPOST has to be a list of URLs like http://127.0.0.1:8080" >&2; exit 64; }
+done
 
 hex() { od -An -N"$1" -tx1 /dev/urandom | tr -d ' \n'; }
 lease_id="01$(hex 12 | tr a-f A-F).$(hex 16)" dir=$(mktemp -d) turn=0 answer='' said='' job=''
@@ -120,7 +124,10 @@ case $status in
 401 | 403) stop 77 "the lock is not acquired: $said" ;;
 409 | 412 | 423 | 429) stop 75 "the lock is not acquired: $said" ;;
 [34]??) stop 64 "the lock is not acquired: $said" ;;
-*) stop 69 "the lock is not acquired: $said" ;;
+*)
+	[[ $said != *'"quarantined"'* ]] || stop 75 "the lock is not acquired: $said"
+	stop 69 "the lock is not acquired: $said"
+	;;
 esac
 tell
 

@@ -15,13 +15,17 @@ import (
 	"strings"
 	"syscall"
 	"time"
+	"unicode"
 
 	"fencepost/client"
 )
 
 func main() {
 	// The end of ctx asks the work to end: then the lock is released.
-	ctx, _ := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	ctx, cancel := context.WithCancelCause(context.Background())
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	go func() { cancel(endedBy{(<-signals).(syscall.Signal)}) }()
 	err := run(ctx)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -29,13 +33,20 @@ func main() {
 	os.Exit(statusOf(ctx, err))
 }
 
+// endedBy is the cause of a context that a signal has ended.
+type endedBy struct{ syscall.Signal }
+
+func (e endedBy) Error() string { return e.String() }
+
+var errUsage = errors.New("FENCEPOST or FENCEPOST_KEY is wrong")
+
 func run(ctx context.Context) error {
 	c, err := client.New(client.Options{
-		Addresses: strings.FieldsFunc(cmp.Or(os.Getenv("FENCEPOST"), "http://127.0.0.1:8080"), func(r rune) bool { return r == ',' || r == ' ' }),
+		Addresses: strings.FieldsFunc(cmp.Or(os.Getenv("FENCEPOST"), "http://127.0.0.1:8080"), func(r rune) bool { return r == ',' || unicode.IsSpace(r) }),
 		Key:       os.Getenv("FENCEPOST_KEY"),
 	})
 	if err != nil {
-		return err
+		return fmt.Errorf("%w: %w", errUsage, err)
 	}
 	err = c.Do(ctx, client.EncodeName("reports/nightly"), writeReport, client.TTL(30*time.Second), client.Wait(30*time.Second))
 	return errors.Join(err, c.Close())
@@ -90,21 +101,24 @@ func statusOf(ctx context.Context, err error) int {
 	is := func(any ...error) bool {
 		return slices.ContainsFunc(any, func(e error) bool { return errors.Is(err, e) })
 	}
+	var by endedBy
 	refused := new(client.Error)
 	switch {
 	case err == nil:
 		return 0
-	case ctx.Err() != nil:
-		return 128 + int(syscall.SIGTERM)
-	case is(errStale, client.CodeLeaseLost, client.ErrUnknown):
+	case errors.As(context.Cause(ctx), &by):
+		return 128 + int(by.Signal)
+	case is(errStale, client.ErrUnknown): // which may have another one of these in it
 		return 124
-	case is(client.CodeLocked, client.CodeWaitTimeout, client.CodeTooManyRequests, client.CodeQuarantined):
+	case is(client.ErrUnreachable, client.ErrExpired):
+		return 69
+	case is(client.CodeLocked, client.CodeWaitTimeout, client.CodeTooManyRequests, client.CodeQuarantined, client.CodeConflict, client.CodeReplaced, client.ErrEvicted):
 		return 75
+	case is(client.CodeLeaseLost):
+		return 124
 	case is(client.CodeUnauthenticated, client.CodeForbidden):
 		return 77
-	case is(client.ErrUnreachable):
-		return 69
-	case errors.As(err, &refused):
+	case is(errUsage), errors.As(err, &refused):
 		return 64
 	}
 	return 1

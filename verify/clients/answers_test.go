@@ -108,13 +108,18 @@ func (s *scripted) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case r.Method == http.MethodDelete:
 		w.WriteHeader(http.StatusNoContent)
 	default:
-		w.Header().Set("Content-Type", "application/json")
-		if r.Method == http.MethodPost {
-			w.WriteHeader(http.StatusCreated)
-		}
-		fmt.Fprintf(w, `{"name":"reports/nightly","lease_id":%q,"fencing_token":5,"ttl_ms":6000,"waited_ms":0,"expires_in_ms":%d,"renew_in_ms":300}`,
-			r.Header.Get("Lease-Id"), languageTTL.Milliseconds())
+		s.grant(w, r)
 	}
+}
+
+// grant grants or renews.
+func (s *scripted) grant(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Content-Type", "application/json")
+	if r.Method == http.MethodPost {
+		w.WriteHeader(http.StatusCreated)
+	}
+	fmt.Fprintf(w, `{"name":"reports/nightly","lease_id":%q,"fencing_token":5,"ttl_ms":6000,"waited_ms":0,"expires_in_ms":%d,"renew_in_ms":300}`,
+		r.Header.Get("Lease-Id"), languageTTL.Milliseconds())
 }
 
 func (s *scripted) counts(method string) (came, well int) {
@@ -249,6 +254,7 @@ func TestRefusalsAreTold(t *testing.T) {
 		"a lease id used":  {answer: status(409, "conflict"), exit: 75, slow: true, said: "conflict"},
 		"held":             {answer: status(423, "wait_timeout"), exit: 75, slow: true, said: "wait_timeout"},
 		"a limit":          {answer: status(429, "too_many_requests"), exit: 75, slow: true, said: "too_many_requests"},
+		"a quarantine":     {answer: status(503, "quarantined"), exit: 75, slow: true, said: "quarantined"},
 		"a redirect":       {answer: status(308, ""), exit: 64, said: "308"},
 		"a proxy's 502":    {answer: status(502, ""), exit: 69, slow: true, said: "502"},
 		"nobody listening": {exit: 69, slow: true, said: "http://127.0.0.1:1/locks/reports/nightly"},
