@@ -251,5 +251,5 @@ func plain(t *testing.T, server *sqltest.Server, url string) *stdsql.DB {
 	if Kind(url) == kindMySQL {
 		return server.DB(t, url+"?autocommit=1&sql_big_selects=1&tx_read_only=0&max_statement_time=0&sql_select_limit=1000&sql_mode=''&tx_isolation='READ-COMMITTED'")
 	}
-	return server.DB(t, url)
+	return server.DB(t, url+"&default_query_exec_mode=cache_describe") // behind a pooler a statement that was prepared may be in another session
 }
