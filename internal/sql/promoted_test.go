@@ -54,7 +54,7 @@ func TestPromotionForgets(t *testing.T) {
 	mustDo(t, s, kept)
 	db := primary.DB(t, strings.Replace(url, ",127.0.0.1"+portOf(standby), "", 1))
 	await(t, "a standby that has it all", func() (has bool) {
-		if err := db.QueryRow("select replay_lsn = pg_current_wal_lsn() from pg_stat_replication").Scan(&has); err != nil {
+		if err := db.QueryRow("select coalesce(bool_and(replay_lsn = pg_current_wal_lsn()), false) from pg_stat_replication").Scan(&has); err != nil {
 			t.Fatal(err)
 		}
 		return has

@@ -316,7 +316,7 @@ func caughtUp(t testing.TB, primary *sqltest.Server) (is bool) {
 	t.Helper()
 	db := primary.DB(t, primary.Database(t))
 	defer db.Close()
-	if err := db.QueryRowContext(t.Context(), "select bool_and(replay_lsn >= pg_current_wal_lsn()) from pg_stat_replication").Scan(&is); err != nil {
+	if err := db.QueryRowContext(t.Context(), "select coalesce(bool_and(replay_lsn >= pg_current_wal_lsn()), false) from pg_stat_replication").Scan(&is); err != nil {
 		t.Fatal(err)
 	}
 	return is
