@@ -161,7 +161,7 @@ func OnLeaseID(f func(public string)) Option { return func(a *acquisition) { a.a
 func OnNotice(f func(Notice)) Option { return func(a *acquisition) { a.noticed = f } }
 
 // OnRenewalsFail calls f when every gateway was asked to renew the lease, and none has, with what the last one said; not
-// again until one has renewed it. The lease is not lost by that: it is asked for until its deadline. f must not block:
+// again until one has renewed it. The lease is not lost by that: it is asked for until its deadline. f must not block, nor call Release or Close:
 // renewals wait for it, and so do Release and Close.
 func OnRenewalsFail(f func(err error)) Option { return func(a *acquisition) { a.failing = f } }
 
@@ -401,9 +401,6 @@ func (q *acquiring) once(ctx, parent context.Context, wait, within time.Duration
 		return g.isOf(q.call.leaseID)
 	}
 	a, err := q.c.ask(ctx, q.retry.turn, q.call, wait+within)
-	if doubtful(err) {
-		q.doubted = min(q.doubted+1, maxAttempts)
-	}
 	if err != nil {
 		return nil, err
 	}
@@ -456,7 +453,7 @@ func (q *acquiring) tooEarly(ctx context.Context, g granted) error {
 // lease makes what was granted; hangs is the stream that it hangs on, nil if there is none.
 func (q *acquiring) lease(parent context.Context, g granted, n news, hangs *stream) *Lease {
 	l := q.c.newLease(parent, q.call.leaseID, q.names, g, n, hangs, q.acquisition)
-	if q.doubted > 0 { // it would find the lease, and have it live for the TTL that it asks for
+	if q.attached && q.doubted > 0 { // a stream that comes late is renewed with the TTL of the grant
 		l.abandons(l.granted, true)
 	}
 	return l

@@ -63,7 +63,7 @@ func (l *Lease) leaveFor(ctx context.Context, patience, left time.Duration) erro
 	if len(names) > 1 {
 		query["name"] = names
 	}
-	_, err = l.c.insist(ctx, call{method: http.MethodDelete, path: path + "?" + query.Encode(), leaseID: l.id, patience: patience, read: done})
+	_, err = l.c.insist(ctx, call{kind: toRelease, method: http.MethodDelete, path: path + "?" + query.Encode(), leaseID: l.id, patience: patience, read: done})
 	if refuses(err, "after_ms") || refuses(err, "query") {
 		var g granted
 		r, invalid := renewalCall(&g, l.id, names, renewRequest{TTL: upMillis(left)})

@@ -59,7 +59,9 @@ func (c *Client) open(ctx context.Context, turn uint32, r call, within time.Dura
 	streaming, cancel := context.WithCancel(ctx)
 	unbegun := time.AfterFunc(within, cancel)
 	s, err := c.begins(streaming, turn, r)
-	unbegun.Stop()
+	if !unbegun.Stop() && err == nil {
+		err = errSilent
+	}
 	c.judge(ctx, turn, r.kind, err)
 	if err != nil {
 		cancel()
@@ -361,9 +363,6 @@ func (l *Lease) takeOver(ctx context.Context, one *attempt) error {
 	r := l.claim
 	r.read = g.lease(l.held())
 	a, err := l.c.ask(ctx, l.c.current.Load(), r, longestAttachedWait)
-	if doubtful(err) {
-		l.abandons(l.granted, true) // it asks for that
-	}
 	if err != nil {
 		return err
 	}

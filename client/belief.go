@@ -136,7 +136,7 @@ func (l *Lease) settled() error {
 		if counted || in <= 0 {
 			return l.Err()
 		}
-		sleep(l.ctx, min(in, minLook))
+		sleep(l.kept, min(in, minLook))
 	}
 }
 

@@ -486,10 +486,11 @@ func (l *Lease) release(ctx context.Context) error {
 	return outlive(ctx, func(ctx context.Context, patience time.Duration) error {
 		limited, cancel := context.WithTimeout(ctx, timeout)
 		defer cancel()
+		patience = cmp.Or(patience, min(timeout, l.c.options.Patience))
 		if left := l.leftOfLeast(); left > 0 {
 			return l.leave(limited, patience, left)
 		}
-		return l.c.release(limited, cmp.Or(patience, min(timeout, l.c.options.Patience)), l.id, l.held())
+		return l.c.release(limited, patience, l.id, l.held())
 	})
 }
 

@@ -97,7 +97,8 @@ func (c *Client) own(leaseID string) *Lease {
 // they can be counted on from now on. ttl 0 is the TTL that they were granted with. A Lease
 // of this client with the lease id counts on what was answered from then on, and is renewed with ttl where it
 // is renewed at all; on no more than a shorter ttl as soon as it is asked for, and then if no answer comes;
-// on a longer one once all of its names have it. Other processes are told nothing. Errors are as those of Release.
+// on a longer one once all of its names have it. It never counts on more than a request has asked for that was not
+// answered: that may be carried out late, so Lease.Remaining may be less than what is returned. Other processes are told nothing. Errors are as those of Release.
 func (c *Client) Renew(ctx context.Context, leaseID string, ttl time.Duration, names ...string) (time.Duration, error) {
 	if l := c.own(leaseID); l != nil && ttl == 0 {
 		return l.renewAs(ctx, l.granted, names, renewRequest{})
@@ -240,7 +241,7 @@ func noLimit(of int) error {
 func (l *Lease) asking(ttl time.Duration) (gone func(doubtful bool)) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	ttl = cmp.Or(ttl, l.granted)
+	ttl = cmp.Or(ttl, l.granted, maxTTL)
 	l.open = append(l.open, ttl)
 	return func(doubtful bool) {
 		l.abandons(ttl, doubtful)
