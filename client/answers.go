@@ -65,7 +65,7 @@ func (g *granted) readLease(data []byte, names []string) error {
 		return err
 	}
 	grants := read.grants()
-	if len(grants) != len(names) || slices.ContainsFunc(grants, func(g Grant) bool { return g.Token < 1 || !slices.Contains(names, g.Name) }) {
+	if read.ttl() <= 0 || len(grants) != len(names) || slices.ContainsFunc(grants, func(g Grant) bool { return g.Token < 1 || !slices.Contains(names, g.Name) }) {
 		return errNoGateway
 	}
 	*g = read

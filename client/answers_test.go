@@ -60,7 +60,7 @@ var kinds = map[string]struct {
 			return err
 		},
 		func(r *http.Request) (*http.Response, error) {
-			return says(201, `{"lease_id":"`+r.Header.Get("Lease-Id")+`","locks":[{"name":"a","fencing_token":7},{"name":"b","fencing_token":8}],`+plainLife)
+			return says(201, `{"lease_id":"`+r.Header.Get("Lease-Id")+`","locks":[{"name":"a","fencing_token":7,"ttl_ms":30000},{"name":"b","fencing_token":8,"ttl_ms":30000}],`+plainLife)
 		},
 	},
 	"attach": {
@@ -96,7 +96,7 @@ var kinds = map[string]struct {
 			return err
 		},
 		func(*http.Request) (*http.Response, error) {
-			return says(200, `{"lease":"01","locks":[{"name":"a","fencing_token":7},{"name":"b","fencing_token":8}],`+plainLife)
+			return says(200, `{"lease":"01","locks":[{"name":"a","fencing_token":7,"ttl_ms":30000},{"name":"b","fencing_token":8,"ttl_ms":30000}],`+plainLife)
 		},
 	},
 	"release": {

@@ -277,7 +277,7 @@ func (l *Lease) follow(s *stream) {
 	for l.next = s; l.next != nil; {
 		s := l.next
 		l.next, last = nil, s
-		if l.claim.stream && l.hasLess() { // its gateway may know nothing of that: it keeps the names, and this client renews them
+		if l.claim.stream && l.hasOwnTTL() { // its gateway may know nothing of that: it keeps the names, and this client renews them
 			l.c.goes(func() {
 				l.dismiss(s, l.listen(s, func() time.Duration { return l.silence }, nil))
 				l.hurry()

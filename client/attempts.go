@@ -85,10 +85,11 @@ func (t *attempts) start(one *attempt, before func(context.Context, *attempt) er
 	}()
 }
 
-// forget takes an attempt that has ended out of those under way. heeded says that somebody takes over what it was answered.
+// forget takes an attempt that has ended out of those under way. heeded says that somebody takes over what it was answered,
+// and says himself that it is gone, if it is a success.
 func (t *attempts) forget(one *attempt, heeded bool) {
-	if one.call.gone != nil {
-		one.call.gone(doubtful(one.err) || one.err == nil && !heeded)
+	if one.call.gone != nil && !(heeded && one.err == nil) {
+		one.call.gone(one.err == nil || doubtful(one.err))
 	}
 	if one.late {
 		t.c.late.Add(-1)
@@ -111,6 +112,7 @@ func (t *attempts) next(within time.Duration, sooner <-chan struct{}) (*attempt,
 			t.forget(one, true)
 			switch {
 			case one.stream != nil && one.late:
+				one.call.gone(false)
 				t.late(one.stream)
 			case one.call.kind.fate(one.err) == final:
 				return one, nil

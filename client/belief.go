@@ -16,8 +16,10 @@ const (
 type news struct {
 	sent instant       // when the request was sent that was answered
 	at   time.Duration // how long after that it was said, at the earliest
+	from time.Duration // how long after that it came about, at the earliest
 	read instant       // when it was read
 	left time.Duration // how long the lease lived when it was said
+	ttl  time.Duration // what it was renewed with; 0: an event that does not say
 }
 
 // remaining returns how long the lease lives from now on at least. It was said no later than it was read, and no
@@ -35,9 +37,14 @@ func (n news) after(other news) time.Duration {
 	return n.sent.since(other.sent) + n.at - other.at
 }
 
+// overlaps reports whether nobody knows which of the two came about last: both requests were under way at once.
+func (n news) overlaps(other news) bool {
+	return other.read.since(n.sent) > n.from && n.read.since(other.sent) > other.from
+}
+
 // answered returns what the answer to a request says that was sent then, and read now.
 func (c *Client) answered(g granted, sent instant) news {
-	return news{sent: sent, at: g.since(), read: c.now(), left: millis(g.ExpiresIn)}
+	return news{sent: sent, at: g.since(), read: c.now(), left: millis(g.ExpiresIn), ttl: g.ttl()}
 }
 
 // told returns what an event says that was read then. Where more time has passed for the gateway since the
@@ -46,7 +53,7 @@ func (c *Client) answered(g granted, sent instant) news {
 func (s *stream) told(g granted, read instant) news {
 	at := g.since()
 	s.ahead = max(s.ahead, at-read.since(s.sent))
-	return news{sent: s.sent, at: at - s.ahead, read: read, left: millis(g.ExpiresIn)}
+	return news{sent: s.sent, at: at - s.ahead, from: at - s.ahead, read: read, left: millis(g.ExpiresIn), ttl: g.ttl()}
 }
 
 // remaining returns how long the lease can be counted on from now on. This is the one place that knows its
@@ -147,23 +154,32 @@ func (l *Lease) renewed(g granted, n news) {
 	l.take(g, n)
 }
 
-// take is renewed. The caller holds mu.
+// take is renewed. Of two renewals with different TTLs that were under way at once the store may have carried out either
+// last: what lasts shorter counts, and the lease is renewed once more. The caller holds mu.
 func (l *Lease) take(g granted, n news) {
-	if l.ttl > 0 {
-		n.left = min(n.left, l.ttl)
-	}
-	passed := n.after(l.news)
-	if passed < 0 {
-		if n.left < l.news.left*3/4 && n.read.since(l.news.sent) > 0 {
-			l.news.left = n.left // of two requests under way at once nobody knows which the store has carried out last
-			l.hurry()
+	if n.ttl == 0 {
+		if l.renewsWith() < l.granted { // its gateway may not have known: the answers to this client's renewals count
+			return
 		}
+		n.ttl = l.granted
+	}
+	n.left = min(n.left, l.renewsWith())
+	last := l.news
+	longer, passed := n.remaining(n.read)-last.remaining(n.read), n.after(last)
+	if n.overlaps(last) && n.ttl != last.ttl {
+		if passed < 0 && n.ttl < last.ttl {
+			l.news.left, l.news.ttl = last.left+min(0, longer), n.ttl
+		} else if passed >= 0 && n.ttl > last.ttl {
+			n.left, n.ttl = n.left-max(0, longer), last.ttl
+		}
+		l.hurry()
+	}
+	if passed < 0 {
 		return
 	}
 	l.takeNotice(g, n)
-	moved := n.remaining(n.read) - l.news.remaining(n.read)
 	if l.bounded && passed > minSlack/10 {
-		l.ends = moved < passed/2
+		l.ends = longer < passed/2
 	}
 	l.news, l.due, l.last = n, n.at+millis(g.RenewIn), nil
 }

@@ -66,7 +66,7 @@ func attachedOnce(then script) script {
 			if strings.Contains(string(body[:n]), `"owner"`) { // a later request has none
 				text := `"lease_id":"` + r.Header.Get("Lease-Id") + `",` + streamLife
 				if strings.Contains(string(body[:n]), `"names"`) {
-					text = `"locks":[{"name":"a","fencing_token":7},{"name":"b","fencing_token":8}],` + text
+					text = `"locks":[{"name":"a","fencing_token":7,"ttl_ms":30000},{"name":"b","fencing_token":8,"ttl_ms":30000}],` + text
 				} else {
 					text = `"name":"a","fencing_token":7,` + text
 				}

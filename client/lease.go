@@ -73,12 +73,12 @@ type Lease struct {
 
 	mu        sync.Mutex
 	margin    time.Duration   // how long before the deadline the context ends; see marginNow
-	ttl       time.Duration   // to renew with, after Client.Renew asked for another than it was granted with; else 0
+	ttl       time.Duration   // to renew with, unless a shorter one is being asked for; see renewsWith
 	news      news            // the newest: see remaining
 	due       time.Duration   // how long after its request was sent the lease is to be renewed
 	hangs     *stream         // the one whose end releases it; nil: none does
 	changedAt instant         // when the newest renewal by lease id was sent that was answered
-	changing  []time.Duration // the TTLs of the renewals by lease id that are under way
+	changing  []time.Duration // the TTLs of the renewals by lease id that are under way, also of those that don't change it
 	open      []time.Duration // those of all attempts to renew it that are under way
 	abandoned time.Duration   // the shortest of those that may still be carried out, although nobody waits for them; 0: none
 	looked    instant         // when it was judged last
@@ -98,7 +98,7 @@ type Lease struct {
 // newLease starts to watch over a lease. parent is what its context is made from.
 func (c *Client) newLease(parent context.Context, id string, names []string, g granted, n news, hangs *stream, o acquisition) *Lease {
 	l := &Lease{c: c, id: id, names: names, grants: g.grants(), news: n, due: n.at + millis(g.RenewIn), attached: o.attached, bounded: o.MaxHold > 0, granted: g.ttl(), sooner: make(chan struct{}, 1)}
-	l.hangs, l.linger = hangs, millis(o.Linger)
+	l.ttl, l.hangs, l.linger = l.granted, hangs, millis(o.Linger)
 	slices.SortFunc(l.grants, func(a, b Grant) int { // as the caller has named them
 		return cmp.Compare(slices.Index(names, a.Name), slices.Index(names, b.Name))
 	})
@@ -254,29 +254,6 @@ func (l *Lease) uncertain() error {
 	return ErrUnknown
 }
 
-// shorten notes that a renewal with ttl is being asked for; 0: with what the lease is renewed with. The lease may live for no
-// longer from now on, unless it is renewed. If that is less than it is renewed with, it is renewed with that from then
-// on. It returns what it was renewed with before. changed follows.
-func (l *Lease) shorten(ttl time.Duration) (before time.Duration) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	before = cmp.Or(l.ttl, l.granted)
-	if ttl == 0 {
-		return before
-	}
-	was := l.said()
-	l.changing = append(l.changing, ttl)
-	if before > 0 && ttl >= before {
-		return before
-	}
-	l.ttl = ttl
-	now := l.c.now() // what was asked before says nothing any more
-	l.due = min(l.due-now.since(l.news.sent), ttl/3)
-	l.news = news{sent: now, read: now, left: min(was.remaining(now), ttl)}
-	l.hurry()
-	return before
-}
-
 // hurry has the lease renewed now.
 func (l *Lease) hurry() {
 	select {
@@ -349,7 +326,7 @@ func (l *Lease) dueAfter() time.Duration {
 	if l.cut() != nil && l.linger > 0 {
 		return min(l.due, l.news.at+max(l.linger/3, minBackoff))
 	}
-	if most := l.most(); most < cmp.Or(l.ttl, l.granted) {
+	if most := l.most(); most < l.renewsWith() {
 		return min(l.due, l.news.at+most/3)
 	}
 	return l.due
@@ -373,6 +350,9 @@ func (l *Lease) renewOnce(t *attempts) error {
 		if one == nil {
 			if l.kept.Err() == nil {
 				l.failed(err)
+				if refuses(err, "ttl_ms") { // which a Renew asked for that was not answered
+					l.renewsAsGranted()
+				}
 				if failed++; failed == len(l.c.options.Addresses) && l.failing != nil {
 					l.failing(err)
 				}
@@ -397,8 +377,10 @@ func (l *Lease) hears(t *attempts, one *attempt) bool {
 	switch {
 	case one.stream != nil:
 		l.adopt(one)
+		one.call.gone(false)
 	case one.err == nil:
 		l.renewed(one.lease, l.c.answered(one.lease, one.answer.sent))
+		one.call.gone(false)
 		t.supersede(one)
 		return true
 	case l.fewerThan(one.names, one.err) || l.dropLost(one.err):
@@ -412,7 +394,9 @@ func (l *Lease) hears(t *attempts, one *attempt) bool {
 func (l *Lease) ask(t *attempts, within time.Duration) (*attempt, error) {
 	names := l.held()
 	one := &attempt{names: len(names)}
+	l.mu.Lock()
 	ttl := l.renewsWith()
+	l.mu.Unlock()
 	r, err := renewalCall(&one.lease, l.id, names, renewRequest{TTL: upMillis(ttl)})
 	if err != nil {
 		return nil, err

@@ -77,12 +77,17 @@ func (c *Client) Change(ctx context.Context, leaseID string, change Change, name
 		}
 		return n.remaining(c.now()), nil
 	}
-	body.TTL = upMillis(cmp.Or(change.TTL, l.renewsWith()))
-	left, err := l.renewAs(ctx, change.TTL, names, body)
-	if err == nil && change.Permits > 0 {
+	ttl := l.changes(change.TTL)
+	body.TTL = upMillis(ttl)
+	g, n, err := c.renewNames(ctx, leaseID, names, body, func(doubtful bool) { l.abandons(ttl, doubtful) })
+	l.changed(ttl, change.TTL > 0, names, g, n, err)
+	if err != nil {
+		return 0, err
+	}
+	if change.Permits > 0 {
 		l.keepSlots(change.Permits, names)
 	}
-	return left, err
+	return n.remaining(c.now()), nil
 }
 
 // own returns the Lease of this client with a lease id, unless it is over; nil: there is none.
@@ -100,22 +105,10 @@ func (c *Client) own(leaseID string) *Lease {
 // on a longer one once all of its names have it. It never counts on more than a request has asked for that was not
 // answered: that may be carried out late, so Lease.Remaining may be less than what is returned. Other processes are told nothing. Errors are as those of Release.
 func (c *Client) Renew(ctx context.Context, leaseID string, ttl time.Duration, names ...string) (time.Duration, error) {
-	if l := c.own(leaseID); l != nil && ttl == 0 {
-		return l.renewAs(ctx, l.granted, names, renewRequest{})
+	if l := c.own(leaseID); l != nil {
+		ttl = cmp.Or(ttl, l.granted)
 	}
 	return c.Change(ctx, leaseID, Change{TTL: ttl}, names...)
-}
-
-// renewAs renews names of the lease once, and has it count on that. ttl is the TTL of body where the caller has asked for
-// one, which the lease is then renewed with; 0: it stays what it is.
-func (l *Lease) renewAs(ctx context.Context, ttl time.Duration, names []string, body renewRequest) (time.Duration, error) {
-	before := l.shorten(ttl) // before it is asked: whether it was carried out may stay unknown
-	g, n, err := l.c.renewNames(ctx, l.id, names, body, func(doubtful bool) { l.abandons(cmp.Or(ttl, before), doubtful) })
-	l.changed(ttl, before, names, g, n, err)
-	if err != nil {
-		return 0, err
-	}
-	return n.remaining(l.c.now()), nil
 }
 
 // renewNames asks until a gateway has renewed the names, or refuses. gone is told of each attempt, as that of call is.
@@ -132,40 +125,44 @@ func (c *Client) renewNames(ctx context.Context, leaseID string, names []string,
 	return g, c.answered(g, a.sent), nil
 }
 
-// changed notes what has become of a renewal that this client was asked for by lease id, with ttl, or 0. As long as another
-// one is under way with a shorter TTL, that one counts: the store may carry it out last. One that was refused changes nothing:
-// the lease is renewed as before it.
-func (l *Lease) changed(ttl, before time.Duration, names []string, g granted, n news, err error) {
+// changes notes that a renewal by lease id is being asked for, with ttl or, if that is 0, with what the lease is renewed with, and
+// returns its TTL. It is renewed with no more until changed is told what came of that, and may live for no longer from now on.
+func (l *Lease) changes(ttl time.Duration) time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if i := slices.Index(l.changing, ttl); i >= 0 && ttl > 0 {
-		l.changing = slices.Delete(l.changing, i, i+1)
+	was, before := l.said(), l.renewsWith()
+	ttl = cmp.Or(ttl, before)
+	l.changing = append(l.changing, ttl)
+	if ttl < before {
+		now := l.c.now() // what was asked before says nothing any more
+		l.due = min(l.due-now.since(l.news.sent), ttl/3)
+		l.news = news{sent: now, read: now, left: min(was.remaining(now), ttl), ttl: ttl}
+		l.hurry()
 	}
-	if err != nil {
-		if !untold(err) && l.ttl == ttl && len(l.changing) == 0 {
-			l.renewWith(before)
-		}
-		return
-	}
-	if slices.ContainsFunc(l.names, func(name string) bool { return !slices.Contains(names, name) }) {
-		return
-	}
-	if ttl > 0 && !n.sent.t.Before(l.changedAt.t) {
-		l.changedAt = n.sent
-		l.renewWith(min(ttl, slices.Min(append(slices.Clone(l.changing), ttl))))
-	}
-	l.take(g, n)
+	return ttl
 }
 
-// renewWith has the lease be renewed with ttl from now on, at once if that is another one: its gateway may go on
-// with the one before. The caller holds mu.
-func (l *Lease) renewWith(ttl time.Duration) {
-	if ttl == l.granted {
-		ttl = 0
+// changed notes what has become of a renewal by lease id, and whether it sets the TTL of those that follow. One that
+// was refused changes nothing: the lease is renewed as before it.
+func (l *Lease) changed(ttl time.Duration, sets bool, names []string, g granted, n news, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	before := l.renewsWith()
+	i := slices.Index(l.changing, ttl)
+	l.changing = slices.Delete(l.changing, i, i+1)
+	ofAll := !slices.ContainsFunc(l.names, func(name string) bool { return !slices.Contains(names, name) })
+	switch {
+	case err != nil && !untold(err) || !sets:
+	case err != nil || !ofAll:
+		l.ttl = min(l.ttl, ttl)
+	case !n.sent.t.Before(l.changedAt.t):
+		l.ttl, l.changedAt = ttl, n.sent
 	}
-	if ttl != l.ttl {
-		l.ttl = ttl
+	if l.renewsWith() != before { // its gateway may go on with the one before
 		l.hurry()
+	}
+	if err == nil && ofAll {
+		l.take(g, n)
 	}
 }
 
@@ -237,11 +234,10 @@ func noLimit(of int) error {
 	return invalid("limit", "is %d; it must be from 1 to %d", of, maxPermits)
 }
 
-// asking notes that an attempt to renew the lease with ttl is made, and returns what notes its end. 0 is the TTL of the grant.
+// asking notes that an attempt to renew the lease with ttl is made, and returns what notes its end.
 func (l *Lease) asking(ttl time.Duration) (gone func(doubtful bool)) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	ttl = cmp.Or(ttl, l.granted, maxTTL)
 	l.open = append(l.open, ttl)
 	return func(doubtful bool) {
 		l.abandons(ttl, doubtful)
@@ -265,28 +261,34 @@ func (l *Lease) abandons(ttl time.Duration, doubtful bool) {
 // most returns how long the lease can be counted on after whatever was said: no longer than any request asks for that may be
 // carried out late. It is below the TTL that it is renewed with only where that has become longer. The caller holds mu.
 func (l *Lease) most() time.Duration {
-	most := cmp.Or(l.ttl, l.granted, maxTTL)
+	most := l.renewsWith()
 	if l.abandoned > 0 {
 		most = min(most, l.abandoned)
 	}
-	for _, ttl := range slices.Concat(l.open, l.changing) {
+	for _, ttl := range l.open {
 		most = min(most, ttl)
 	}
 	return most
 }
 
-// hasLess reports whether it is counted on for less than the TTL that it was granted with.
-func (l *Lease) hasLess() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.ttl > 0 || l.most() < l.granted
+// renewsWith returns the TTL to renew with: as long as a shorter one is being asked for, that one, for the store may carry it
+// out last. The caller holds mu.
+func (l *Lease) renewsWith() time.Duration {
+	return slices.Min(append([]time.Duration{l.ttl}, l.changing...))
 }
 
-// renewsWith returns the TTL to renew with; 0: that which it was granted with.
-func (l *Lease) renewsWith() time.Duration {
+// renewsAsGranted has the lease be renewed with the TTL of its grant from now on.
+func (l *Lease) renewsAsGranted() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.ttl
+	l.ttl = l.granted
+}
+
+// hasOwnTTL reports whether it is counted on for another time than that for which its gateway renews it.
+func (l *Lease) hasOwnTTL() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.renewsWith() != l.granted || l.most() < l.granted
 }
 
 func (l *Lease) keepSlots(n int, names []string) {
