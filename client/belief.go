@@ -1,6 +1,9 @@
 package client
 
-import "time"
+import (
+	"cmp"
+	"time"
+)
 
 const (
 	// maxDoubt bounds how long it is asked, or read, whether a lease is held on which its client does not
@@ -20,6 +23,8 @@ type news struct {
 	read instant       // when it was read
 	left time.Duration // how long the lease lived when it was said
 	ttl  time.Duration // what it was renewed with; 0: an event that does not say
+
+	quiet time.Duration // for how long its gateway had said nothing then, where it is this client that has shortened it
 }
 
 // remaining returns how long the lease lives from now on at least. It was said no later than it was read, and no
@@ -62,7 +67,7 @@ func (s *stream) told(g granted, read instant) news {
 func (l *Lease) remaining(now instant) time.Duration {
 	n := l.said()
 	if l.cut() != nil {
-		n.left = min(n.left, l.linger)
+		n.left = min(n.left, l.linger-n.quiet)
 	}
 	return n.remaining(now)
 }
@@ -83,9 +88,10 @@ func (l *Lease) cut() *instant {
 	return l.hangs.cut.Load()
 }
 
-// marginNow returns how long before the deadline the context ends. The caller holds mu.
+// marginNow returns how long before the deadline the context ends: clocks that differ by a tenth do no harm to a lease of
+// up to 10 s. The caller holds mu.
 func (l *Lease) marginNow() time.Duration {
-	return min(l.margin, l.most()/2)
+	return min(cmp.Or(l.margin, min(max(l.granted, l.renewsWith())/10, maxMargin)), l.most()/2)
 }
 
 // judge says whether the lease may be counted on, and in what time its context has to be cancelled, 0 or less:

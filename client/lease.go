@@ -72,7 +72,7 @@ type Lease struct {
 	keeper sync.WaitGroup
 
 	mu        sync.Mutex
-	margin    time.Duration   // how long before the deadline the context ends; see marginNow
+	margin    time.Duration   // of StopEarly, 0: the default; see marginNow
 	ttl       time.Duration   // to renew with, unless a shorter one is being asked for; see renewsWith
 	news      news            // the newest: see remaining
 	due       time.Duration   // how long after its request was sent the lease is to be renewed
@@ -105,7 +105,7 @@ func (c *Client) newLease(parent context.Context, id string, names []string, g g
 	l.told, l.failing, l.least, l.grantedAt = o.noticed, o.failing, o.least, c.now()
 	l.looked = l.grantedAt
 	l.takeNotice(g, n)
-	l.margin = cmp.Or(o.margin, min(g.ttl()/10, maxMargin))
+	l.margin = o.margin
 	l.ctx, l.cancel = context.WithCancelCause(parent)
 	l.kept, l.end = context.WithCancel(c.lastingFor(parent))
 	c.leases.Store(id, l)

@@ -136,7 +136,7 @@ func (l *Lease) changes(ttl time.Duration) time.Duration {
 	if ttl < before {
 		now := l.c.now() // what was asked before says nothing any more
 		l.due = min(l.due-now.since(l.news.sent), ttl/3)
-		l.news = news{sent: now, read: now, left: min(was.remaining(now), ttl), ttl: ttl}
+		l.news = news{sent: now, read: now, left: min(was.remaining(now), ttl), ttl: ttl, quiet: l.news.quiet + l.news.left - l.news.remaining(now)}
 		l.hurry()
 	}
 	return ttl

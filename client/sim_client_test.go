@@ -199,10 +199,15 @@ func (c *simClient) hold(h *simHold) {
 	b := c.sim.believes(c, h, l, asked)
 	c.sim.note("client %d has %s: %v", c.n, l.Public(), h)
 	for i := range h.calls {
-		if !b.waits(h.calls[i].after) {
+		call := &h.calls[i]
+		if !b.waits(call.after) {
 			break
 		}
-		b.call(&h.calls[i])
+		if call.beside {
+			c.sim.running.Go(func() { b.call(call) })
+		} else {
+			b.call(call)
+		}
 	}
 	if b.waits(h.span) {
 		b.stays()

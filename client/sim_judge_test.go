@@ -19,23 +19,6 @@ const (
 	simLook = 10 * time.Millisecond
 )
 
-const (
-	// overtakenRenewalsCount says that a lease counts on no more than the shortest TTL of any of its requests that was not
-	// answered. One that was given up, or left running, may be carried out after a later one was answered that asked for longer.
-	overtakenRenewalsCount = true
-
-	// brokenRequestsCount says that a request for a stream that breaks off unanswered is taken for the end of one: its gateway may
-	// have carried it out, and release the names by its end.
-	brokenRequestsCount = true
-
-	// renewalsByIDCount says that what Renew and Change come to is believed in every time, and from when they return. Now and then it is
-	// not where the gateway has told of it on the stream before, nor while the client takes the lease over from the stream.
-	renewalsByIDCount = true
-
-	// rarely is in one of how many schedules something may go wrong of which the above says so.
-	rarely = 100
-)
-
 // simJudge holds what clients believe against what the store has granted.
 type simJudge struct {
 	sim *simulation
@@ -73,17 +56,16 @@ func (j *simJudge) Gap() {}
 
 // belief is a lease that a client has, until it lets go of it.
 type belief struct {
-	sim     *simulation
-	client  *simClient
-	hold    *simHold
-	l       *Lease
-	asked   time.Time
-	ttl     time.Duration // the longest that it was asked for
-	latest  time.Duration // that it was asked for last
-	called  time.Time     // when that was
-	guilty  map[string]bool
-	shorter bool // it was renewed with different TTLs
-	judged  bool // that it has ended in a calm schedule
+	sim    *simulation
+	client *simClient
+	hold   *simHold
+	l      *Lease
+	asked  time.Time
+	ttl    time.Duration // the longest that it was asked for
+	latest time.Duration // that it was asked for last
+	called time.Time     // when that was
+	guilty map[string]bool
+	judged bool // that it has ended in a calm schedule
 }
 
 // believes has the judge look at a lease.
@@ -167,7 +149,7 @@ func (s *simulation) look() (contradicted bool) {
 // Of an attached lease, the gateway has seen the end of a stream that the client has not: the lease is released, or
 // lingers, and the client's deadline is that of the last event or answer that it read.
 func (b *belief) allowed() (until time.Time, why string) {
-	s, c := b.sim, b.client
+	c := b.client
 	c.mu.Lock()
 	froze, streams := c.froze, c.streams[b.l.Public()]
 	heard := c.net.heard() // also the answer to a renewal beside the stream
@@ -181,14 +163,8 @@ func (b *belief) allowed() (until time.Time, why string) {
 	if froze.After(b.asked) {
 		allow(froze.Add(life), "it stood still")
 	}
-	if b.shorter && s.plan.reorders() && !overtakenRenewalsCount {
-		allow(now, "a renewal with a shorter TTL may have come after a later one")
-	}
-	for n, conn := range streams {
+	for _, conn := range streams {
 		end := conn.seen(toClient)
-		if n > 0 && !brokenRequestsCount {
-			end = time.Time{}
-		}
 		if !conn.seen(toGateway).IsZero() && (end.IsZero() || !end.Before(now)) { // at the same instant one comes to know it after the other
 			allow(heard.Add(life), "only the gateway has seen the end")
 		}
@@ -196,35 +172,33 @@ func (b *belief) allowed() (until time.Time, why string) {
 	return until, why
 }
 
-// uncounted is what is told of renewals by lease id that the lease does not count on.
-const uncounted = "renewals by lease id that did not count"
-
 // renewed judges what a lease believes after a call of the same client has renewed it.
 func (b *belief) renewed(ttl, left time.Duration, err error) {
-	b.shorter = b.shorter || ttl != b.ttl
+	j := &b.sim.judge
+	j.mu.Lock()
 	b.ttl = max(b.ttl, ttl)
+	j.mu.Unlock()
 	if err != nil || b.sim.plan.kind.name != "calm" || b.hold.maxHold > 0 {
 		return
 	}
 	b.latest, b.called = ttl, time.Now()
-	fault := b.sim.fault
-	if !renewalsByIDCount {
-		fault = func(string, ...any) { b.sim.count(uncounted) }
-	}
 	if remains, err := b.l.Remaining(), b.l.Err(); remains > left+simSlack {
 		b.sim.fault("%s is renewed for %s, and %s remains", b, left, remains)
 	} else if err != nil {
-		fault("%s is renewed for %s, and %s remains (%v)", b, left, remains, err)
+		b.sim.fault("%s is renewed for %s, and %s remains (%v)", b, left, remains, err)
 	}
 	advance(simSettles) // it may have been renewed with what was asked for before at the same time
 	if remains := b.l.Remaining(); remains < min(left, ttl)-simSettles-simSlack {
-		fault("%s was renewed for %s, and %s remains %s later", b, left, remains, simSettles)
+		b.sim.fault("%s was renewed for %s, and %s remains %s later", b, left, remains, simSettles)
 	}
 }
 
 // released judges it after one has let go of it.
 func (b *belief) released(err error) {
+	j := &b.sim.judge
+	j.mu.Lock()
 	b.judged = true
+	j.mu.Unlock()
 	if err == nil && b.l.Err() == nil {
 		b.sim.fault("%s is released, and believed in", b)
 	}
@@ -236,9 +210,6 @@ func (b *belief) stays() {
 		return
 	}
 	if remains := b.l.Remaining(); remains < b.latest/2 {
-		if b.sim.count(uncounted); !renewalsByIDCount {
-			return
-		}
 		b.sim.fault("%s was renewed for %s, and %s remains", b, b.latest, remains)
 	}
 }

@@ -36,7 +36,7 @@ type simNet struct {
 	mu      sync.Mutex
 	dice    *rand.Rand // of latencies
 	reach   simReach
-	latency time.Duration // one way, at most
+	latency time.Duration // one way, at most, over connections that are long
 	mute    [2]bool       // what is written in a direction is lost, silently: see simDirection
 	conns   map[*simConn]bool
 	read    time.Time // when the client read something last
@@ -82,7 +82,7 @@ func (n *simNet) dial(ctx context.Context, g *simGateway) (net.Conn, error) {
 	}
 	n.mu.Lock()
 	for d, mute := range n.mute {
-		c.pipes[d].lost = mute
+		c.pipes[d].lost, c.pipes[d].long = mute, n.dice.IntN(2) == 0
 	}
 	n.conns[c] = true
 	n.mu.Unlock()
@@ -93,10 +93,14 @@ func (n *simNet) dial(ctx context.Context, g *simGateway) (net.Conn, error) {
 }
 
 // delay returns how long the next bytes take.
-func (n *simNet) delay() time.Duration {
+func (n *simNet) delay(long bool) time.Duration {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return time.Duration(n.dice.Int64N(int64(max(n.latency, simLatency))))
+	most := simLatency
+	if long {
+		most = max(most, n.latency)
+	}
+	return time.Duration(n.dice.Int64N(int64(most)))
 }
 
 // all returns the connections that are open, of one gateway or, with nil, of all.
@@ -165,6 +169,7 @@ type simPipe struct {
 	chunks  []simChunk
 	end     error         // what who reads is told after the chunks
 	lost    bool          // what is written is lost
+	long    bool          // in a slow network it takes longer
 	closed  bool          // who reads has closed the connection
 	told    time.Time     // when who reads was told of the end
 	changed chan struct{} // closed at each change
@@ -268,7 +273,7 @@ func (e *simEnd) Write(b []byte) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	at := time.Now().Add(e.net.delay())
+	at := time.Now().Add(e.net.delay(its.long))
 	if e.ofClient() {
 		at = e.net.client.wakes(at)
 	}

@@ -70,13 +70,14 @@ const (
 
 // simCall is a call with the lease id of a lease that the client holds.
 type simCall struct {
-	after time.Duration
-	what  simCallKind
-	ttl   time.Duration
+	after  time.Duration
+	what   simCallKind
+	ttl    time.Duration
+	beside bool // the next one does not wait for it
 }
 
 func (c simCall) String() string {
-	return fmt.Sprintf("%s(%s) after %s", [...]string{"Renew", "Change", "Release of one", "Release"}[c.what], c.ttl, c.after)
+	return fmt.Sprintf("%s(%s) after %s (beside the next: %t)", [...]string{"Renew", "Change", "Release of one", "Release"}[c.what], c.ttl, c.after, c.beside)
 }
 
 type simTroubleKind int
@@ -87,7 +88,7 @@ const (
 	simCut                          // all connections of a client break at one end or both, and perhaps new ones fail for a while
 	simVanish                       // nothing reaches a client any more, nor anybody from it; its gateway hears of that in time
 	simMute                         // the same in one direction
-	simSlow                         // what a client and gateways write takes long
+	simSlow                         // what a client and gateways write takes long over some connections, in one direction or both
 	simKill                         // a gateway ends at once, or its machine
 	simDrain                        // a gateway is shut down
 )
@@ -155,6 +156,9 @@ func planOf(seed uint64) *simPlan {
 				if c.what == simReleaseOne && len(h.names) == 1 {
 					c.what = simRenew
 				}
+				if c.beside = len(p.kind.troubles) > 0 && oneIn(2); c.beside {
+					c.after /= 4
+				}
 				h.calls = append(h.calls, c)
 			}
 			at += h.after + h.span
@@ -176,9 +180,6 @@ func planOf(seed uint64) *simPlan {
 	}
 	return p
 }
-
-// reorders reports whether requests may overtake each other, or their answers be lost.
-func (p *simPlan) reorders() bool { return len(p.troubles) > 0 }
 
 // shrunk returns what is left of a plan that goes wrong when all is left out that it goes wrong without, as far as a few
 // dozen attempts tell.

@@ -148,6 +148,7 @@ func (s *simulation) play(dog *watchdog.Watchdog) {
 		}
 	}
 	s.running.Wait()
+	advance(answerTimeout) // what was dialled last
 }
 
 // befall brings one trouble.
@@ -254,9 +255,6 @@ func playMany(t *testing.T, first, schedules uint64) {
 			})
 		}
 	})
-	if n := all[uncounted]; n > 1+int(schedules)/rarely {
-		t.Errorf("%d %s", n, uncounted)
-	}
 	t.Logf("%d schedules from FENCEPOST_SEED=%d on, %d went wrong:", schedules, first, wrong)
 	for _, what := range slices.Sorted(maps.Keys(all)) {
 		t.Logf("%8d %s", all[what], what)
