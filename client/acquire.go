@@ -115,10 +115,10 @@ func LockDelay(d time.Duration) Option { return func(a *acquisition) { a.LockDel
 // from the last event, a third of the TTL ago at most, so that the
 // lease outlives a restart.
 //
-// Of several names (Also) all have one fate: when one is lost the context ends, and Error.Name of its cause
-// says which, where that is known. The others are kept until Release, or their TTL's end, for the work to stop.
-// When the connection breaks off, this client attaches all of them to another one. A name that is released by
-// itself (Client.Release), by whomever, is no more among Lease.Grants, and no loss while others are left. CodeUnsupportedByStore at a quorum.
+// Of several names (Also) all have one fate: when one is lost the context ends, and Error.Name of its cause says which,
+// where that is known. The others are kept until Release, or their TTL's end, for the work to stop. When the connection
+// breaks off, this client attaches all of them to another one. A name that is released by itself (Client.Release), by
+// whomever, is no more among Lease.Grants, and no loss while others are left. CodeUnsupportedByStore at a quorum.
 //
 // Where something between the two fails so that only the gateway sees the connection end,
 // it releases the lease while the context lives on. The client asks when it misses an
@@ -161,8 +161,8 @@ func OnLeaseID(f func(public string)) Option { return func(a *acquisition) { a.a
 func OnNotice(f func(Notice)) Option { return func(a *acquisition) { a.noticed = f } }
 
 // OnRenewalsFail calls f when every gateway was asked to renew the lease, and none has, with what the last one said; not
-// again until one has renewed it. The lease is not lost by that: it is asked for until its deadline. f must not block, nor call Release or Close:
-// renewals wait for it, and so do Release and Close.
+// again until one has renewed it. The lease is not lost by that: it is asked for until its deadline. f must not block,
+// nor call Release or Close: renewals wait for it, and so do Release and Close.
 func OnRenewalsFail(f func(err error)) Option { return func(a *acquisition) { a.failing = f } }
 
 // Acquire waits in the queue for a lease until it is granted, the context ends, or what

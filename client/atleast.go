@@ -8,12 +8,11 @@ import (
 	"time"
 )
 
-// AtLeast keeps the names for so long after the grant, from 0 to 24 h, although the work is
-// done sooner, so that nobody else does it again: for a job that several machines start at the
-// same time by clocks that differ. Release then has the lease live for what is left of that time,
-// 100 ms at least, and renews it no more; its end is a release, and no lock delay follows. Release does so whatever became of the work;
-// ReleaseNow releases at once, and so does Do if its function has returned an error or
-// panicked, or the lease was lost.
+// AtLeast keeps the names for so long after the grant, from 0 to 24 h, although the work is done sooner, so that nobody
+// else does it again: for a job that several machines start at the same time by clocks that differ. Release then has the
+// lease live for what is left of that time, 100 ms at least, and renews it no more; its end is a release, and no lock
+// delay follows. Release does so whatever became of the work; ReleaseNow releases at once, and so does Do if its
+// function has returned an error or panicked, or the lease was lost.
 //
 // It must not be above MaxHold, and is not for leases with Attached. What is left may be above
 // the gateway's longest TTL: Release, and Do, then return an *Error with CodeInvalidRequest, and

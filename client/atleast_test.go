@@ -93,6 +93,16 @@ func TestAtLeast(t *testing.T) {
 		}
 		return says(412, `{"status":412,"code":"lease_lost","reason":"released"}`)
 	}
+	once := func(status int, code string) func(string) (*http.Response, error) { // then it is served
+		var said bool
+		return func(string) (*http.Response, error) {
+			if said {
+				return nil, nil
+			}
+			said = true
+			return says(status, fmt.Sprintf(`{"status":%d,"code":%q}`, status, code))
+		}
+	}
 	for _, c := range []struct {
 		name    string
 		least   time.Duration
@@ -109,6 +119,9 @@ func TestAtLeast(t *testing.T) {
 		{name: "none", takes: time.Second, asked: "DELETE"},
 		{name: "failure", least: 50 * time.Second, takes: time.Second, fails: failed, asked: "DELETE", want: failed},
 		{name: "lost", least: 50 * time.Second, takes: time.Second, refuses: lost, asked: "DELETE after_ms=49000", want: CodeLeaseLost},
+		{name: "a limit of requests", least: 50 * time.Second, takes: time.Second, refuses: once(429, "too_many_requests"), asked: "DELETE after_ms=49000 DELETE after_ms=49000"},
+		{name: "a gateway that does not know the key yet", least: 50 * time.Second, takes: time.Second, refuses: once(401, "unauthenticated"), asked: "DELETE after_ms=49000 DELETE after_ms=49000"},
+		{name: "the page of a proxy", least: 50 * time.Second, takes: time.Second, refuses: once(404, ""), asked: "DELETE after_ms=49000 DELETE after_ms=49000"},
 		{name: "less than the gateway allows", least: 5 * time.Second, takes: time.Second, refuses: bounds("30000"), asked: `DELETE after_ms=4000 PUT {"ttl_ms":4000} DELETE after_ms=30000`},
 		{name: "more than the gateway allows", least: time.Hour, takes: time.Minute, refuses: bounds("30000"), asked: `DELETE after_ms=3540000 PUT {"ttl_ms":3540000} DELETE after_ms=30000`, want: CodeInvalidRequest},
 		{name: "an earlier gateway", least: 50 * time.Second, takes: time.Second, refuses: earlier, asked: `DELETE after_ms=49000 PUT {"ttl_ms":49000}`},

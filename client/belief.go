@@ -88,10 +88,10 @@ func (l *Lease) cut() *instant {
 	return l.hangs.cut.Load()
 }
 
-// marginNow returns how long before the deadline the context ends: clocks that differ by a tenth do no harm to a lease of
-// up to 10 s. The caller holds mu.
+// marginNow returns how long before the deadline the context ends: by default a tenth of what is counted, so that clocks
+// which differ by as much do no harm to up to 10 s. The caller holds mu.
 func (l *Lease) marginNow() time.Duration {
-	return min(cmp.Or(l.margin, min(max(l.granted, l.renewsWith())/10, maxMargin)), l.most()/2)
+	return min(cmp.Or(l.margin, min(max(l.granted, l.said().left)/10, maxMargin)), l.most()/2)
 }
 
 // judge says whether the lease may be counted on, and in what time its context has to be cancelled, 0 or less:
@@ -110,7 +110,7 @@ func (l *Lease) judge(now instant) (in time.Duration, counted bool) {
 	if end := l.cut(); end != nil {
 		return min(maxDoubt-now.since(*end), l.said().remaining(now)-l.marginNow()), false
 	}
-	if asleep && l.hangs != nil {
+	if asleep && l.hangs != nil && l.woken == nil { // of a process that is starved each look is late
 		l.woken = &now
 	}
 	if l.woken != nil {

@@ -76,12 +76,13 @@ type Options struct {
 	// once it returns another pointer than before, new connections are made with that. Otherwise it is as KeyFunc.
 	TLSFunc func() (*tls.Config, error)
 
-	// Transport sends the requests, for those who need a unix socket, a proxy or measurements of
-	// their own. TLS has to be nil then. It has to end a request with its context, and bound how long a connection
-	// takes to be made; with HTTP/2 it has to ask connections whether they are alive. A bound on the connections to a gateway
-	// (http.Transport.MaxConnsPerHost) must leave room for requests beside those that are late, of which a lease has up to seven. Close leaves its connections open; those that are idle are closed after a request
-	// that was not answered, if it has CloseIdleConnections, so that the next one does not take another that has died. Default: HTTP/1.1,
-	// with the proxy of the environment.
+	// Transport sends the requests, for those who need a unix socket, a proxy or measurements of their own. TLS has to
+	// be nil then. It has to end a request with its context, and bound how long a connection takes to be made; with
+	// HTTP/2 it has to ask connections whether they are alive. A bound on the connections to a gateway
+	// (http.Transport.MaxConnsPerHost) must leave room for requests beside those that are late, of which a lease has up
+	// to seven. Close leaves its connections open; those that are idle are closed after a request that was not answered,
+	// if it has CloseIdleConnections, so that the next one does not take another that has died. Default: HTTP/1.1, with
+	// the proxy of the environment.
 	Transport http.RoundTripper
 
 	// Header is added to every request.
@@ -200,13 +201,12 @@ func (o *Options) transport() *http.Transport {
 	}
 }
 
-// Close ends the leases, acquires and streams that the client has under way, and returns when their
-// goroutines have ended. Other calls go on until they are answered, or their context ends. The contexts of its leases are cancelled. It does not release
-// leases, for their work may not have stopped yet: they end by their TTL. (Attached ones
-// are released by their gateway when the connection closes.) What an acquire may have been
-// granted that it ends, or that its caller has ended, is released before Close returns; it
-// waits for that for a second at most. It may be called twice, and not by a function that
-// the client calls (OnLeaseID, OnNotice, OnRenewalsFail, Options.Inject).
+// Close ends the leases, acquires and streams that the client has under way, and returns when their goroutines have
+// ended. Other calls go on until they are answered, or their context ends. The contexts of its leases are cancelled. It
+// does not release leases, for their work may not have stopped yet: they end by their TTL. (Attached ones are released
+// by their gateway when the connection closes.) What an acquire may have been granted that it ends, or that its caller
+// has ended, is released before Close returns; it waits for that for a second at most. It may be called twice, and not
+// by a function that the client calls (OnLeaseID, OnNotice, OnRenewalsFail, Options.Inject).
 func (c *Client) Close() error {
 	if c.made() != nil {
 		return nil

@@ -108,12 +108,13 @@ func (c *Client) newLease(parent context.Context, id string, names []string, g g
 	l.margin = o.margin
 	l.ctx, l.cancel = context.WithCancelCause(parent)
 	l.kept, l.end = context.WithCancel(c.lastingFor(parent))
-	c.leases.Store(id, l)
 	return l
 }
 
-// start runs what the lease needs until it is over: the watch over its deadline, and keep.
+// start runs what the lease needs until it is over: the watch over its deadline, and keep. From then on calls with its lease id
+// find it.
 func (l *Lease) start(keep func()) error {
+	l.c.leases.Store(l.id, l)
 	l.keeper.Add(1)
 	if !l.c.watch(l) || !l.c.goes(func() { defer l.keeper.Done(); keep() }) {
 		l.keeper.Done()
@@ -408,9 +409,9 @@ func (l *Lease) ask(t *attempts, within time.Duration) (*attempt, error) {
 	return t.next(within, nil)
 }
 
-// reclaim takes a lease over that hangs on a stream which is of no use any more. A refusal of that, but
-// for a loss or one that another gateway may not give, keeps nobody from renewing it. That one of several names was released, and not by this
-// client meanwhile, is no loss yet: the renewal says which.
+// reclaim takes a lease over that hangs on a stream which is of no use any more. A refusal of that, but for a loss or
+// one that another gateway may not give, keeps nobody from renewing it. That one of several names was released, and not
+// by this client meanwhile, is no loss yet: the renewal says which.
 func (l *Lease) reclaim(ctx context.Context, one *attempt) error {
 	if !l.detached.Load() {
 		return nil
@@ -429,13 +430,12 @@ func (l *Lease) reclaim(ctx context.Context, one *attempt) error {
 	return nil
 }
 
-// Release lets go of the lease: its context is cancelled, and others may have the lock.
-// It may be called twice. nil means that the lease was held until now. An *Error with
-// CodeLeaseLost means that it had been lost before. ErrUnreachable, and a refusal that all gateways give, such as
-// CodeUnauthenticated, mean that nobody could be told, so that the lease ends by its TTL. After anything but nil and
-// CodeLeaseLost another call tries again. It asks one gateway after the other, for 5 s at most, and 2 s more if the context ends meanwhile:
-// a lease is released although the context has ended, as in a deferred call. With AtLeast
-// others may have the lock only when that time is over.
+// Release lets go of the lease: its context is cancelled, and others may have the lock. It may be called twice. nil
+// means that the lease was held until now. An *Error with CodeLeaseLost means that it had been lost before.
+// ErrUnreachable, and a refusal that all gateways give, such as CodeUnauthenticated, mean that nobody could be told, so
+// that the lease ends by its TTL. After anything but nil and CodeLeaseLost another call tries again. It asks one gateway
+// after the other, for 5 s at most, and 2 s more if the context ends meanwhile: a lease is released although the context
+// has ended, as in a deferred call. With AtLeast others may have the lock only when that time is over.
 func (l *Lease) Release(ctx context.Context) error {
 	l.mu.Lock()
 	if l.freed == nil {

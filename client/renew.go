@@ -11,13 +11,12 @@ import (
 	"time"
 )
 
-// Release lets go of the names of a lease id, whoever acquired them. nil means that the
-// lease was held until now, or was released with this lease id before; an *Error with
-// CodeLeaseLost that it was lost. It asks one gateway after the other until one has done it or says why not (400, 409, 412),
-// the context ends, or Options.Patience is over: ErrUnreachable, or what a gateway refused it for. After the context's end it asks for another two
-// seconds at most, also where the context had ended before: so a deferred release works. Of a
-// Lease of this client the names are gone as soon as it is asked: those that are left stay held, and with the last
-// one its context ends, with ErrReleased.
+// Release lets go of the names of a lease id, whoever acquired them. nil means that the lease was held until now, or was
+// released with this lease id before; an *Error with CodeLeaseLost that it was lost. It asks one gateway after the other
+// until one has done it or says why not (400, 409, 412), the context ends, or Options.Patience is over: ErrUnreachable,
+// or what a gateway refused it for. After the context's end it asks for another two seconds at most, also where the
+// context had ended before: so a deferred release works. Of a Lease of this client the names are gone as soon as it is
+// asked: those that are left stay held, and with the last one its context ends, with ErrReleased.
 func (c *Client) Release(ctx context.Context, leaseID string, names ...string) error {
 	if l := c.own(leaseID); l != nil { // before it is asked: whether it was carried out may stay unknown
 		l.givesUp(names)
@@ -98,12 +97,12 @@ func (c *Client) own(leaseID string) *Lease {
 	return nil
 }
 
-// Renew renews the names of a lease id once, whoever acquired them, and returns how long
-// they can be counted on from now on. ttl 0 is the TTL that they were granted with. A Lease
-// of this client with the lease id counts on what was answered from then on, and is renewed with ttl where it
-// is renewed at all; on no more than a shorter ttl as soon as it is asked for, and then if no answer comes;
-// on a longer one once all of its names have it. It never counts on more than a request has asked for that was not
-// answered: that may be carried out late, so Lease.Remaining may be less than what is returned. Other processes are told nothing. Errors are as those of Release.
+// Renew renews the names of a lease id once, whoever acquired them, and returns how long they can be counted on from now
+// on. ttl 0 is the TTL that they were granted with. A Lease of this client with the lease id counts on what was answered
+// from then on, and is renewed with ttl where it is renewed at all; on no more than a shorter ttl as soon as it is asked
+// for, and then if no answer comes; on a longer one once all of its names have it. It never counts on more than a
+// request has asked for that was not answered: that may be carried out late, so Lease.Remaining may be less than what is
+// returned. Other processes are told nothing. Errors are as those of Release.
 func (c *Client) Renew(ctx context.Context, leaseID string, ttl time.Duration, names ...string) (time.Duration, error) {
 	if l := c.own(leaseID); l != nil {
 		ttl = cmp.Or(ttl, l.granted)

@@ -13,13 +13,12 @@ import (
 	"time"
 )
 
-// Dir guards the files below a directory, for all processes of this machine that write
-// them by a Dir, or by the shell function write_fenced of docs/storage: both keep one mark, and one lock. A resource is the path of a file below the directory, with slashes; none of
-// its parts begins with a dot, since beside each file lie the guard's own:
-// .NAME.fence, the mark, and .NAME.fence-lock, which is locked (flock) from the look
-// at the mark until the write is done. Both must be left alone: who deletes the mark
-// admits what is stale, and who deletes the locked file lets two write at once. What a
-// crash leaves of .NAME.fence-new is removed by the next write.
+// Dir guards the files below a directory, for all processes of this machine that write them by a Dir, or by the shell
+// function write_fenced of docs/storage: both keep one mark, and one lock. A resource is the path of a file below the
+// directory, with slashes; none of its parts begins with a dot, since beside each file lie the guard's own: .NAME.fence,
+// the mark, and .NAME.fence-lock, which is locked (flock) from the look at the mark until the write is done. Both must
+// be left alone: who deletes the mark admits what is stale, and who deletes the locked file lets two write at once. What
+// a crash leaves of .NAME.fence-new is removed by the next write.
 //
 // The lock is held while the process is stopped, so that nobody comes between its check
 // and its write; others wait as long, or until their context ends. It ends with the process.
