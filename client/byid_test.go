@@ -4,9 +4,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"runtime"
 	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -172,6 +174,79 @@ func TestEndedStreamsKeepNobodyBusy(t *testing.T) {
 		synctest.Wait()
 		if n := runtime.NumGoroutine() - before; n > 10 {
 			t.Errorf("%d leases keep %d goroutines", 40, n)
+		}
+	})
+}
+
+// A lease that is found by its id is renewed with the TTL that it has, whatever it was granted with.
+func TestFoundIsRenewedAsItIs(t *testing.T) {
+	t.Parallel()
+	s, c := start(t)
+	id := NewLeaseID()
+	must[*Lease](t)(c.TryAcquire(t.Context(), "a", LeaseID(id), TTL(time.Minute), NotRenewed()))
+	must[time.Duration](t)(connect(t, s.Gateways[0].URL()).Renew(t.Context(), id, 9*time.Second, "a"))
+	finder := connect(t, s.Gateways[0].URL())
+	l := must[*Lease](t)(finder.TryAcquire(t.Context(), "a", LeaseID(id)))
+	renewed(t, l)
+	if n := must[Lock](t)(c.Inspect(t.Context(), "a")).Holders[0].TTL; n != 9000 {
+		t.Errorf("it has a TTL of %d ms", n)
+	}
+	must[time.Duration](t)(finder.Renew(t.Context(), id, 0, "a"))
+	if n, left := must[Lock](t)(c.Inspect(t.Context(), "a")).Holders[0].TTL, l.Remaining(); n != 9000 || left > 9*time.Second {
+		t.Errorf("it has a TTL of %d ms, and is counted on for %s", n, left)
+	}
+}
+
+// One TTL after the other that the gateway refuses leaves the lease as it was. One that it refuses after it was asked for in
+// vain keeps the lease from nothing but being counted on for longer.
+func TestRefusedTTLs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		proceed, silent := make(chan struct{}), true
+		c := scripted(t, 1, func(r *http.Request) (*http.Response, error) {
+			var body renewRequest
+			if r.Method == http.MethodPut {
+				_ = json.NewDecoder(r.Body).Decode(&body)
+			}
+			switch body.TTL {
+			case 6000:
+				if silent {
+					return nil, io.ErrUnexpectedEOF
+				}
+				return says(400, `{"code":"invalid_request","field":"ttl_ms","detail":"too short"}`)
+			case 5000, 3000:
+				<-proceed
+				return says(400, `{"code":"invalid_request","field":"ttl_ms","detail":"too short"}`)
+			}
+			return grants(r)
+		})
+		defer c.Close()
+		l := must[*Lease](t)(c.Acquire(t.Context(), "a"))
+		var calls sync.WaitGroup
+		for _, ttl := range []time.Duration{5 * time.Second, 3 * time.Second} {
+			calls.Go(func() {
+				if _, err := c.Renew(t.Context(), l.ID(), ttl, "a"); !errors.Is(err, CodeInvalidRequest) {
+					t.Error(err)
+				}
+			})
+			synctest.Wait()
+			if got := l.Remaining(); got > ttl {
+				t.Errorf("renewed with %s it is counted on for %s", ttl, got)
+			}
+		}
+		close(proceed)
+		calls.Wait()
+		lives(t, l, time.Minute)
+		if got := l.Remaining(); got < 10*time.Second {
+			t.Errorf("two TTLs were refused, and it is counted on for %s", got)
+		}
+		c.options.Patience = time.Second
+		if _, err := c.Renew(t.Context(), l.ID(), 6*time.Second, "a"); !errors.Is(err, ErrUnreachable) {
+			t.Error(err)
+		}
+		silent = false
+		lives(t, l, time.Minute)
+		if got := l.Remaining(); got > 6*time.Second {
+			t.Errorf("a TTL of 6 s may still be carried out, and it is counted on for %s", got)
 		}
 	})
 }
