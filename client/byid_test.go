@@ -201,7 +201,7 @@ func TestFoundIsRenewedAsItIs(t *testing.T) {
 // vain keeps the lease from nothing but being counted on for longer.
 func TestRefusedTTLs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		proceed, silent := make(chan struct{}), true
+		proceed, heard := make(chan struct{}), make(chan struct{})
 		c := scripted(t, 1, func(r *http.Request) (*http.Response, error) {
 			var body renewRequest
 			if r.Method == http.MethodPut {
@@ -209,7 +209,9 @@ func TestRefusedTTLs(t *testing.T) {
 			}
 			switch body.TTL {
 			case 6000:
-				if silent {
+				select {
+				case <-heard:
+				default:
 					return nil, io.ErrUnexpectedEOF
 				}
 				return says(400, `{"code":"invalid_request","field":"ttl_ms","detail":"too short"}`)
@@ -243,7 +245,7 @@ func TestRefusedTTLs(t *testing.T) {
 		if _, err := c.Renew(t.Context(), l.ID(), 6*time.Second, "a"); !errors.Is(err, ErrUnreachable) {
 			t.Error(err)
 		}
-		silent = false
+		close(heard)
 		lives(t, l, time.Minute)
 		if got := l.Remaining(); got > 6*time.Second {
 			t.Errorf("a TTL of 6 s may still be carried out, and it is counted on for %s", got)
