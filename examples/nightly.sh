@@ -105,6 +105,7 @@ insist() {
 }
 stop() { # stop STATUS [WHY]: ends the work, releases the lock, and exits
 	trap '' TERM INT HUP
+	pause 1 # a trap may run within a read -t, whose time would end the next read in here, or $(...), and the trap with it
 	for group in $(jobs -p); do kill -KILL -- -$group; done 2>/dev/null # also of a job that was begun just now
 	wait 2>/dev/null
 	[ -z "${2:-}" ] || echo "$2" >&2

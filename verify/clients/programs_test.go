@@ -3,6 +3,7 @@ package clients
 import (
 	"net/http"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"syscall"
@@ -97,6 +98,45 @@ func (l language) signalledBy(t *testing.T, by syscall.Signal, when string) {
 	_ = cmd.Wait()
 	exit := cmd.ProcessState.ExitCode()
 	if _, released := gateway.counts(http.MethodDelete); exit != 128+int(by) || released != 1 || st.count() > 0 {
+		t.Errorf("exit status %d, %d parts, %d releases: %s", exit, st.count(), released, said)
+	}
+}
+
+// The bash program ends at a signal, however slowly it does: a trap runs within a read -t of the script, whose time can be over
+// before that of the trap is.
+func TestSlowTrapEndsBash(t *testing.T) {
+	t.Parallel()
+	bash := languages[0]
+	dir := bash.prepare(t, true)
+	path := filepath.Join(dir, bash.file)
+	program, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const kills = "\tfor group in $(jobs -p)"
+	if strings.Count(string(program), kills) != 1 {
+		t.Fatal("what kills its jobs is not found once")
+	}
+	slow := strings.Replace(string(program), kills, "\tend=$((${EPOCHREALTIME/./} + 200000))\n\twhile [ ${EPOCHREALTIME/./} -lt $end ]; do :; done\n"+kills, 1)
+	if err := os.WriteFile(path, []byte(slow), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	gateway := newScripted(t, func(string, int) http.HandlerFunc { return nil })
+	st := newStorage(0)
+	defer st.server.Close()
+	cmd, said, err := bash.start(t.Context(), gateway.server.URL, dir, st)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !st.await(2) { // it is in its loop
+		t.Error("it writes nothing")
+	}
+	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Error(err)
+	}
+	_ = cmd.Wait()
+	exit := cmd.ProcessState.ExitCode()
+	if _, released := gateway.counts(http.MethodDelete); exit != 128+int(syscall.SIGTERM) || released != 1 || st.count() == parts {
 		t.Errorf("exit status %d, %d parts, %d releases: %s", exit, st.count(), released, said)
 	}
 }
