@@ -88,10 +88,11 @@ func (l *Lease) cut() *instant {
 	return l.hangs.cut.Load()
 }
 
-// marginNow returns how long before the deadline the context ends: by default a tenth of what is counted, so that clocks
-// which differ by as much do no harm to up to 10 s. The caller holds mu.
+// marginNow returns how long before the deadline the context ends: by default a tenth of what was said, so that clocks
+// which differ by as much do no harm to up to 10 s; never more than half of it. The caller holds mu.
 func (l *Lease) marginNow() time.Duration {
-	return min(cmp.Or(l.margin, min(max(l.granted, l.said().left)/10, maxMargin)), l.most()/2)
+	left := l.said().left
+	return min(cmp.Or(l.margin, min(max(l.granted, left)/10, maxMargin)), left/2)
 }
 
 // judge says whether the lease may be counted on, and in what time its context has to be cancelled, 0 or less:
@@ -161,7 +162,7 @@ func (l *Lease) renewed(g granted, n news) {
 }
 
 // take is renewed. Of two renewals with different TTLs that were under way at once the store may have carried out either
-// last: what lasts shorter counts, and the lease is renewed once more. The caller holds mu.
+// last: what lasts shorter counts, and where that is less than half, the lease is renewed at once. The caller holds mu.
 func (l *Lease) take(g granted, n news) {
 	if n.ttl == 0 {
 		if l.renewsWith() < l.granted { // its gateway may not have known: the answers to this client's renewals count
@@ -178,7 +179,9 @@ func (l *Lease) take(g granted, n news) {
 		} else if passed >= 0 && n.ttl > last.ttl {
 			n.left, n.ttl = n.left-max(0, longer), last.ttl
 		}
-		l.hurry()
+		if less := min(n.remaining(n.read), last.remaining(n.read)); max(longer, -longer) > less {
+			l.hurry()
+		}
 	}
 	if passed < 0 {
 		return

@@ -327,10 +327,7 @@ func (l *Lease) dueAfter() time.Duration {
 	if l.cut() != nil && l.linger > 0 {
 		return min(l.due, l.news.at+max(l.linger/3, minBackoff))
 	}
-	if most := l.most(); most < l.renewsWith() {
-		return min(l.due, l.news.at+most/3)
-	}
-	return l.due
+	return min(l.due, l.news.at+l.said().left/3)
 }
 
 // share returns how long the answer to a renewal is waited for until another one is sent beside it: a
