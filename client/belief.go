@@ -24,7 +24,8 @@ type news struct {
 	left time.Duration // how long the lease lived when it was said
 	ttl  time.Duration // what it was renewed with; 0: an event that does not say
 
-	quiet time.Duration // for how long its gateway had said nothing then, where it is this client that has shortened it
+	quiet  time.Duration // for how long its gateway had said nothing then, where it is this client that has shortened it
+	capped bool          // it is less than what was said, for another renewal was under way
 }
 
 // remaining returns how long the lease lives from now on at least. It was said no later than it was read, and no
@@ -89,10 +90,13 @@ func (l *Lease) cut() *instant {
 }
 
 // marginNow returns how long before the deadline the context ends: by default a tenth of what was said, so that clocks
-// which differ by as much do no harm to up to 10 s; never more than half of it. The caller holds mu.
+// which differ by as much do no harm to up to 10 s; never more than half of the TTL. The caller holds mu.
 func (l *Lease) marginNow() time.Duration {
-	left := l.said().left
-	return min(cmp.Or(l.margin, min(max(l.granted, left)/10, maxMargin)), left/2)
+	left, most := l.said().left, l.most()/2
+	if l.news.capped {
+		most = min(most, left/2)
+	}
+	return min(cmp.Or(l.margin, min(max(l.granted, left)/10, maxMargin)), most)
 }
 
 // judge says whether the lease may be counted on, and in what time its context has to be cancelled, 0 or less:
@@ -162,7 +166,7 @@ func (l *Lease) renewed(g granted, n news) {
 }
 
 // take is renewed. Of two renewals with different TTLs that were under way at once the store may have carried out either
-// last: what lasts shorter counts, and where that is less than half, the lease is renewed at once. The caller holds mu.
+// last: what lasts shorter counts, and where that is much less, the lease is renewed at once. The caller holds mu.
 func (l *Lease) take(g granted, n news) {
 	if n.ttl == 0 {
 		if l.renewsWith() < l.granted { // its gateway may not have known: the answers to this client's renewals count
@@ -175,11 +179,11 @@ func (l *Lease) take(g granted, n news) {
 	longer, passed := n.remaining(n.read)-last.remaining(n.read), n.after(last)
 	if n.overlaps(last) && n.ttl != last.ttl {
 		if passed < 0 && n.ttl < last.ttl {
-			l.news.left, l.news.ttl = last.left+min(0, longer), n.ttl
+			l.news.left, l.news.ttl, l.news.capped = last.left+min(0, longer), n.ttl, true
 		} else if passed >= 0 && n.ttl > last.ttl {
-			n.left, n.ttl = n.left-max(0, longer), last.ttl
+			n.left, n.ttl, n.capped = n.left-max(0, longer), last.ttl, true
 		}
-		if less := min(n.remaining(n.read), last.remaining(n.read)); max(longer, -longer) > less {
+		if less := min(n.remaining(n.read), last.remaining(n.read)); max(longer, -longer) > less/4 {
 			l.hurry()
 		}
 	}

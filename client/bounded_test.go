@@ -79,7 +79,7 @@ func TestRenewedForLess(t *testing.T) {
 	if err := cause(t, unkept); !errors.Is(err, ErrUnknown) {
 		t.Error(err)
 	}
-	if _, found := c.leases.Load(unkept.ID()); found {
+	if len(c.own(unkept.ID(), []string{"b"})) > 0 {
 		t.Error("a lease that is over is still remembered")
 	}
 }

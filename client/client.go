@@ -116,7 +116,7 @@ type Client struct {
 	cancel  context.CancelCauseFunc
 	mu      sync.Mutex // between begin and Close
 	running sync.WaitGroup
-	leases  sync.Map // *Lease by lease id: those that may be counted on
+	leases  ownLeases // those that may be counted on
 
 	arrived  []watched     // to be watched, and not known to watchAll yet; mu guards it
 	watching bool          // watchAll runs; mu guards it

@@ -78,7 +78,7 @@ type Lease struct {
 	due       time.Duration   // how long after its request was sent the lease is to be renewed
 	hangs     *stream         // the one whose end releases it; nil: none does
 	changedAt instant         // when the newest renewal by lease id was sent that was answered
-	changing  []time.Duration // the TTLs of the renewals by lease id that are under way, also of those that don't change it
+	changing  []*changing     // the renewals by lease id that are under way, also those that don't change its TTL
 	open      []time.Duration // those of all attempts to renew it that are under way
 	abandoned time.Duration   // the shortest of those that may still be carried out, although nobody waits for them; 0: none
 	looked    instant         // when it was judged last
@@ -114,7 +114,7 @@ func (c *Client) newLease(parent context.Context, id string, names []string, g g
 // start runs what the lease needs until it is over: the watch over its deadline, and keep. From then on calls with its lease id
 // find it.
 func (l *Lease) start(keep func()) error {
-	l.c.leases.Store(l.id, l)
+	l.c.leases.add(l)
 	l.keeper.Add(1)
 	if !l.c.watch(l) || !l.c.goes(func() { defer l.keeper.Done(); keep() }) {
 		l.keeper.Done()
@@ -214,7 +214,7 @@ func (l *Lease) early() time.Duration {
 func (l *Lease) finish(cause error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.c.leases.CompareAndDelete(l.id, l)
+	l.c.leases.remove(l)
 	if l.over == nil {
 		l.over = cause
 		l.cancel(cause)
@@ -392,9 +392,7 @@ func (l *Lease) hears(t *attempts, one *attempt) bool {
 func (l *Lease) ask(t *attempts, within time.Duration) (*attempt, error) {
 	names := l.held()
 	one := &attempt{names: len(names)}
-	l.mu.Lock()
-	ttl := l.renewsWith()
-	l.mu.Unlock()
+	ttl := l.renewsFor()
 	r, err := renewalCall(&one.lease, l.id, names, renewRequest{TTL: upMillis(ttl)})
 	if err != nil {
 		return nil, err

@@ -1,13 +1,13 @@
 package client
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
 	"slices"
+	"sync"
 	"time"
 )
 
@@ -18,7 +18,7 @@ import (
 // context had ended before: so a deferred release works. Of a Lease of this client the names are gone as soon as it is
 // asked: those that are left stay held, and with the last one its context ends, with ErrReleased.
 func (c *Client) Release(ctx context.Context, leaseID string, names ...string) error {
-	if l := c.own(leaseID); l != nil { // before it is asked: whether it was carried out may stay unknown
+	for _, l := range c.own(leaseID, names) { // before it is asked: whether it was carried out may stay unknown
 		l.givesUp(names)
 	}
 	return outlive(ctx, func(ctx context.Context, patience time.Duration) error {
@@ -67,34 +67,67 @@ func (c *Client) Change(ctx context.Context, leaseID string, change Change, name
 	if err := change.check(); err != nil {
 		return 0, err
 	}
-	body := renewRequest{TTL: upMillis(change.TTL), Limit: change.Limit, Permits: change.Permits, Owner: change.Owner, Metadata: change.Metadata}
-	l := c.own(leaseID)
-	if l == nil {
-		_, n, err := c.renewNames(ctx, leaseID, names, body, nil)
-		if err != nil {
-			return 0, err
+	ours, sets := c.own(leaseID, names), change.TTL > 0
+	for _, l := range ours {
+		if ttl := l.renewsFor(); !sets && (change.TTL == 0 || ttl < change.TTL) {
+			change.TTL = ttl
 		}
-		return n.remaining(c.now()), nil
 	}
-	ttl := l.changes(change.TTL)
-	body.TTL = upMillis(ttl)
-	g, n, err := c.renewNames(ctx, leaseID, names, body, func(doubtful bool) { l.abandons(ttl, doubtful) })
-	l.changed(ttl, change.TTL > 0, names, g, n, err)
+	var all []*changing
+	for _, l := range ours {
+		all = append(all, l.changes(change.TTL))
+	}
+	body := renewRequest{TTL: upMillis(change.TTL), Limit: change.Limit, Permits: change.Permits, Owner: change.Owner, Metadata: change.Metadata}
+	g, n, err := c.renewNames(ctx, leaseID, names, body, func(doubtful bool) {
+		for _, l := range ours {
+			l.abandons(change.TTL, doubtful)
+		}
+	})
+	for i, l := range ours {
+		l.changed(all[i], sets, names, g, n, err)
+		if err == nil && change.Permits > 0 {
+			l.keepSlots(change.Permits, names)
+		}
+	}
 	if err != nil {
 		return 0, err
-	}
-	if change.Permits > 0 {
-		l.keepSlots(change.Permits, names)
 	}
 	return n.remaining(c.now()), nil
 }
 
-// own returns the Lease of this client with a lease id, unless it is over; nil: there is none.
-func (c *Client) own(leaseID string) *Lease {
-	if found, ours := c.leases.Load(leaseID); ours {
-		return found.(*Lease)
+// ownLeases are the Leases of a client that are not over, by lease id. Of one lease id there may be several: see LeaseID.
+type ownLeases struct {
+	mu sync.Mutex
+	of map[string][]*Lease
+}
+
+func (o *ownLeases) add(l *Lease) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.of == nil {
+		o.of = map[string][]*Lease{}
 	}
-	return nil
+	o.of[l.id] = append(o.of[l.id], l)
+}
+
+func (o *ownLeases) remove(l *Lease) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if left := slices.DeleteFunc(slices.Clone(o.of[l.id]), func(other *Lease) bool { return other == l }); len(left) > 0 {
+		o.of[l.id] = left
+	} else {
+		delete(o.of, l.id)
+	}
+}
+
+// own returns the Leases of this client with a lease id that have any of the names.
+func (c *Client) own(leaseID string, names []string) []*Lease {
+	c.leases.mu.Lock()
+	all := c.leases.of[leaseID]
+	c.leases.mu.Unlock()
+	return slices.DeleteFunc(slices.Clone(all), func(l *Lease) bool {
+		return !slices.ContainsFunc(l.held(), func(name string) bool { return slices.Contains(names, name) })
+	})
 }
 
 // Renew renews the names of a lease id once, whoever acquired them, and returns how long they can be counted on from now
@@ -104,8 +137,8 @@ func (c *Client) own(leaseID string) *Lease {
 // request has asked for that was not answered: that may be carried out late, so Lease.Remaining may be less than what is
 // returned. Other processes are told nothing. Errors are as those of Release.
 func (c *Client) Renew(ctx context.Context, leaseID string, ttl time.Duration, names ...string) (time.Duration, error) {
-	if l := c.own(leaseID); l != nil {
-		ttl = cmp.Or(ttl, l.granted)
+	if ours := c.own(leaseID, names); ttl == 0 && len(ours) > 0 {
+		ttl = ours[0].granted
 	}
 	return c.Change(ctx, leaseID, Change{TTL: ttl}, names...)
 }
@@ -124,31 +157,41 @@ func (c *Client) renewNames(ctx context.Context, leaseID string, names []string,
 	return g, c.answered(g, a.sent), nil
 }
 
-// changes notes that a renewal by lease id is being asked for, with ttl or, if that is 0, with what the lease is renewed with, and
-// returns its TTL. It is renewed with no more until changed is told what came of that, and may live for no longer from now on.
-func (l *Lease) changes(ttl time.Duration) time.Duration {
+// changing is a renewal by lease id that is under way.
+type changing struct {
+	ttl       time.Duration
+	was, made news // what was said of the lease, and what was made of that because the TTL is shorter; equal if it is not
+}
+
+// changes notes that a renewal by lease id is being asked for with ttl. The lease is renewed with no more until changed is told
+// what came of that, and may live for no longer from now on.
+func (l *Lease) changes(ttl time.Duration) *changing {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	was, before := l.said(), l.renewsWith()
-	ttl = cmp.Or(ttl, before)
-	l.changing = append(l.changing, ttl)
+	one := &changing{ttl, l.news, l.news}
 	if ttl < before {
 		now := l.c.now() // what was asked before says nothing any more
 		l.due = min(l.due-now.since(l.news.sent), ttl/3)
 		l.news = news{sent: now, read: now, left: min(was.remaining(now), ttl), ttl: ttl, quiet: l.news.quiet + l.news.left - l.news.remaining(now)}
+		one.made = l.news
 		l.hurry()
 	}
-	return ttl
+	l.changing = append(l.changing, one)
+	return one
 }
 
 // changed notes what has become of a renewal by lease id, and whether it sets the TTL of those that follow. One that
 // was refused changes nothing: the lease is renewed as before it.
-func (l *Lease) changed(ttl time.Duration, sets bool, names []string, g granted, n news, err error) {
+func (l *Lease) changed(one *changing, sets bool, names []string, g granted, n news, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	before := l.renewsWith()
-	i := slices.Index(l.changing, ttl)
+	before, ttl := l.renewsWith(), one.ttl
+	i := slices.Index(l.changing, one)
 	l.changing = slices.Delete(l.changing, i, i+1)
+	if err != nil && !untold(err) {
+		l.takeBack(one)
+	}
 	ofAll := !slices.ContainsFunc(l.names, func(name string) bool { return !slices.Contains(names, name) })
 	switch {
 	case err != nil && !untold(err) || !sets:
@@ -162,6 +205,18 @@ func (l *Lease) changed(ttl time.Duration, sets bool, names []string, g granted,
 	}
 	if err == nil && ofAll {
 		l.take(g, n)
+	}
+}
+
+// takeBack forgets that the lease was to live for less. The caller holds mu.
+func (l *Lease) takeBack(one *changing) {
+	if l.news == one.made && one.was != one.made {
+		l.news, l.due = one.was, 0
+	}
+	for _, other := range l.changing {
+		if other.was == one.made {
+			other.was = one.was
+		}
 	}
 }
 
@@ -273,7 +328,17 @@ func (l *Lease) most() time.Duration {
 // renewsWith returns the TTL to renew with: as long as a shorter one is being asked for, that one, for the store may carry it
 // out last. The caller holds mu.
 func (l *Lease) renewsWith() time.Duration {
-	return slices.Min(append([]time.Duration{l.ttl}, l.changing...))
+	ttl := l.ttl
+	for _, one := range l.changing {
+		ttl = min(ttl, one.ttl)
+	}
+	return ttl
+}
+
+func (l *Lease) renewsFor() time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.renewsWith()
 }
 
 // renewsAsGranted has the lease be renewed with the TTL of its grant from now on.

@@ -188,7 +188,7 @@ func (b *belief) renewed(ttl, left time.Duration, err error) {
 		b.sim.fault("%s is renewed for %s, and %s remains (%v)", b, left, remains, err)
 	}
 	advance(simSettles) // it may have been renewed with what was asked for before at the same time
-	if remains := b.l.Remaining(); remains < min(left, ttl)-simSettles-simSlack {
+	if remains := b.l.Remaining(); remains < min(left, ttl)*3/4-simSettles-simSlack {
 		b.sim.fault("%s was renewed for %s, and %s remains %s later", b, left, remains, simSettles)
 	}
 }
