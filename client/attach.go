@@ -50,6 +50,7 @@ type stream struct {
 
 	cut   atomic.Pointer[instant] // when its end was read, unless it was closed here, or what hung on it stays (kept); nil: not yet
 	kept  bool                    // its gateway has said that it lets go of nothing when this ends; the reader's
+	least time.Duration           // the shortest TTL with which its gateway may renew the lease; the lease's mu guards it
 	ahead time.Duration           // by how much the gateway's clock has been seen ahead since the request; the listener's
 }
 
@@ -313,8 +314,15 @@ func (s *stream) drain(ctx context.Context) {
 
 // dismiss notes why a stream is of no use any more: the lease is lost, or to be taken over.
 func (l *Lease) dismiss(s *stream, why error) {
+	l.mu.Lock()
+	elsewhere := l.hangs != nil && l.hangs != s
+	l.mu.Unlock()
 	switch {
-	case errors.Is(why, CodeLeaseLost), errors.Is(why, CodeReplaced) && !l.ownRequest():
+	case errors.Is(why, CodeLeaseLost):
+		l.finish(why)
+	case elsewhere: // another stream was asked for beside it: see changed
+		l.c.goes(func() { s.drain(l.kept) })
+	case errors.Is(why, CodeReplaced) && !l.ownRequest():
 		l.finish(why)
 	case !l.isOver():
 		if why != errShortened {
@@ -371,7 +379,7 @@ func (l *Lease) takeOver(ctx context.Context, one *attempt) error {
 		return &Error{Code: CodeLeaseLost, Reason: ReasonUnknown, Detail: "another lease was granted with the same lease id"}
 	}
 	l.mu.Lock()
-	l.hangs = nil
+	l.hangsOn(nil)
 	l.take(g, l.c.answered(g, a.sent))
 	l.mu.Unlock()
 	l.detached.Store(false)

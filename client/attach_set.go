@@ -85,7 +85,7 @@ func (l *Lease) adopt(one *attempt) {
 	l.mu.Lock()
 	l.asked = slices.DeleteFunc(l.asked, func(o *attempt) bool { return o == one })
 	l.used = min(l.used, len(l.asked))
-	l.hangs = one.stream
+	l.hangsOn(one.stream)
 	l.mu.Unlock()
 	l.next = one.stream
 	l.detached.Store(false)

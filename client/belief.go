@@ -90,9 +90,10 @@ func (l *Lease) cut() *instant {
 }
 
 // marginNow returns how long before the deadline the context ends: by default a tenth of what was said, so that clocks
-// which differ by as much do no harm to up to 10 s; never more than half of the TTL. The caller holds mu.
+// which differ by as much do no harm to up to 10 s; never more than half of the TTL, of that
+// which was said. The caller holds mu.
 func (l *Lease) marginNow() time.Duration {
-	left, most := l.said().left, l.most()/2
+	left, most := l.said().left, min(l.most(), l.news.ttl)/2
 	if l.news.capped {
 		most = min(most, left/2)
 	}

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -250,5 +251,109 @@ func TestRefusedTTLs(t *testing.T) {
 		if got := l.Remaining(); got > 6*time.Second {
 			t.Errorf("a TTL of 6 s may still be carried out, and it is counted on for %s", got)
 		}
+	})
+}
+
+// renews is a gateway that renews whatever lease for as long as it is asked to, and refuses 1 s.
+func renews(r *http.Request) (*http.Response, error) {
+	var body renewRequest
+	if r.Method != http.MethodPut {
+		return grants(r)
+	}
+	_ = json.NewDecoder(r.Body).Decode(&body)
+	if body.TTL == 1000 {
+		return says(400, `{"code":"invalid_request","field":"ttl_ms","detail":"too short"}`)
+	}
+	return says(200, fmt.Sprintf(`{"name":"a","lease_id":%q,"fencing_token":7,"ttl_ms":%d,"expires_in_ms":%[2]d,"renew_in_ms":%d}`, r.Header.Get("Lease-Id"), body.TTL, body.TTL/3))
+}
+
+// All Leases with one lease id that have the name know what it is renewed with, and that it is released; others don't.
+func TestLeasesOfOneID(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		id := NewLeaseID()
+		c := scripted(t, 1, func(r *http.Request) (*http.Response, error) {
+			if r.Method == http.MethodDelete {
+				return says(204, "")
+			}
+			response, err := renews(r)
+			if r.URL.Path == "/locks/b" {
+				body, _ := io.ReadAll(response.Body)
+				return says(response.StatusCode, strings.Replace(string(body), `"name":"a"`, `"name":"b"`, 1))
+			}
+			return response, err
+		})
+		defer c.Close()
+		var all []*Lease
+		for _, name := range []string{"a", "a", "b"} {
+			all = append(all, must[*Lease](t)(c.Acquire(t.Context(), name, LeaseID(id), NotRenewed())))
+		}
+		must[time.Duration](t)(c.Renew(t.Context(), id, 2*time.Second, "a"))
+		for i, want := range []time.Duration{2 * time.Second, 2 * time.Second, 30 * time.Second} {
+			if got := all[i].Remaining(); got != want {
+				t.Errorf("lease %d is counted on for %s, want %s", i, got, want)
+			}
+		}
+		if err := c.Release(t.Context(), id, "a"); err != nil {
+			t.Error(err)
+		}
+		if err := errors.Join(all[0].Err(), all[1].Err()); !errors.Is(err, ErrReleased) || all[2].Err() != nil {
+			t.Error(err, all[2].Err())
+		}
+	})
+}
+
+// A refused renewal gives back what it took: also of a lease that nothing renews, and below the margin of one that is.
+func TestRefusedTTLGivesBack(t *testing.T) {
+	for _, options := range [][]Option{{NotRenewed()}, {StopEarly(5 * time.Second)}} {
+		synctest.Test(t, func(t *testing.T) {
+			c := scripted(t, 1, renews)
+			defer c.Close()
+			l := must[*Lease](t)(c.Acquire(t.Context(), "a", options...))
+			if _, err := c.Renew(t.Context(), l.ID(), time.Second, "a"); !errors.Is(err, CodeInvalidRequest) {
+				t.Error(err)
+			}
+			lives(t, l, 10*time.Second)
+			if got := l.Remaining(); got < 19*time.Second {
+				t.Errorf("it is counted on for %s", got)
+			}
+		})
+	}
+}
+
+// The gateway of its stream goes on with the shortest TTL that it was told, whatever another one is told later, until the names hang on
+// another stream.
+func TestItsGatewayRenewsForLess(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := scripted(t, 2, nil)
+		defer c.Close()
+		life := func(r *http.Request, ms int64) string {
+			return fmt.Sprintf(`{"lease_id":%q,"locks":[{"name":"a","fencing_token":7,"ttl_ms":%d},{"name":"b","fencing_token":8,"ttl_ms":%[2]d}],"expires_in_ms":%[2]d,"renew_in_ms":%d,"elapsed_ms":0}`, r.Header.Get("Lease-Id"), ms, ms/3)
+		}
+		s := &told{make(chan *io.PipeWriter, 1), func(r *http.Request) (*http.Response, error) {
+			var body renewRequest
+			if r.Method == http.MethodDelete {
+				return says(204, "")
+			}
+			_ = json.NewDecoder(r.Body).Decode(&body)
+			return says(200, life(r, body.TTL))
+		}}
+		c.http.Transport = s
+		id := NewLeaseID()
+		r := &http.Request{Header: http.Header{"Lease-Id": {id}}}
+		go func() { tell(<-s.to, "granted", life(r, 30000)) }()
+		l := must[*Lease](t)(c.Acquire(t.Context(), "a", Also("b"), Attached(), LeaseID(id)))
+		counts := func(least, most time.Duration) {
+			t.Helper()
+			if got := l.Remaining(); got < least || got > most || l.Err() != nil {
+				t.Errorf("it is counted on for %s, want %s to %s: %v", got, least, most, l.Err())
+			}
+		}
+		for _, ttl := range []time.Duration{2 * time.Second, 20 * time.Second} {
+			must[time.Duration](t)(c.Renew(t.Context(), id, ttl, "a", "b"))
+			counts(time.Second, 2*time.Second)
+		}
+		tell(<-s.to, "granted", life(r, 20000))
+		lives(t, l, 10*time.Second)
+		counts(10*time.Second, 20*time.Second)
 	})
 }

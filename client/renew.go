@@ -169,6 +169,7 @@ func (l *Lease) changes(ttl time.Duration) *changing {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	was, before := l.said(), l.renewsWith()
+	l.isTold(ttl)
 	one := &changing{ttl, l.news, l.news}
 	if ttl < before {
 		now := l.c.now() // what was asked before says nothing any more
@@ -201,6 +202,9 @@ func (l *Lease) changed(one *changing, sets bool, names []string, g granted, n n
 		l.ttl, l.changedAt = ttl, n.sent
 	}
 	if l.renewsWith() != before { // its gateway may go on with the one before
+		if l.hangs != nil && l.hangs.least < min(l.renewsWith(), l.granted) {
+			l.detached.Store(true) // another stream's gateway knows of none
+		}
 		l.hurry()
 	}
 	if err == nil && ofAll {
@@ -293,6 +297,7 @@ func (l *Lease) asking(ttl time.Duration) (gone func(doubtful bool)) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.open = append(l.open, ttl)
+	l.isTold(ttl)
 	return func(doubtful bool) {
 		l.abandons(ttl, doubtful)
 		l.mu.Lock()
@@ -313,8 +318,17 @@ func (l *Lease) abandons(ttl time.Duration, doubtful bool) {
 }
 
 // most returns how long the lease can be counted on after whatever was said: no longer than any request asks for that may be
-// carried out late. It is below the TTL that it is renewed with only where that has become longer. The caller holds mu.
+// carried out late, nor than its gateway may renew it for meanwhile. It is below the TTL that it is renewed with only where that has
+// become longer. The caller holds mu.
 func (l *Lease) most() time.Duration {
+	if l.hangs != nil {
+		return min(l.mostAsked(), l.hangs.least)
+	}
+	return l.mostAsked()
+}
+
+// mostAsked is most, whatever the lease hangs on. The caller holds mu.
+func (l *Lease) mostAsked() time.Duration {
 	most := l.renewsWith()
 	if l.abandoned > 0 {
 		most = min(most, l.abandoned)
@@ -323,6 +337,22 @@ func (l *Lease) most() time.Duration {
 		most = min(most, ttl)
 	}
 	return most
+}
+
+// hangsOn has the lease hang on a stream, nil: on none. The gateway of a new one renews it with the TTL of the grant, unless it hears of
+// another meanwhile. The caller holds mu.
+func (l *Lease) hangsOn(s *stream) {
+	if l.hangs = s; s != nil {
+		s.least = min(l.granted, l.mostAsked())
+	}
+}
+
+// isTold notes that a renewal with ttl is asked for. The gateway that it comes to goes on with that TTL, whatever another one is told
+// later, if it is that of the stream on which the lease hangs. The caller holds mu.
+func (l *Lease) isTold(ttl time.Duration) {
+	if l.hangs != nil {
+		l.hangs.least = min(l.hangs.least, ttl)
+	}
 }
 
 // renewsWith returns the TTL to renew with: as long as a shorter one is being asked for, that one, for the store may carry it

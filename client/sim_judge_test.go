@@ -181,6 +181,9 @@ func (b *belief) renewed(ttl, left time.Duration, err error) {
 	if err != nil || b.sim.plan.kind.name != "calm" || b.hold.maxHold > 0 {
 		return
 	}
+	if b.hold.attached && len(b.hold.names) > 1 {
+		ttl = min(ttl, b.hold.ttl) // its gateway may renew it with that meanwhile
+	}
 	b.latest, b.called = ttl, time.Now()
 	if remains, err := b.l.Remaining(), b.l.Err(); remains > left+simSlack {
 		b.sim.fault("%s is renewed for %s, and %s remains", b, left, remains)
