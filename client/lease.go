@@ -349,9 +349,6 @@ func (l *Lease) renewOnce(t *attempts) error {
 		if one == nil {
 			if l.kept.Err() == nil {
 				l.failed(err)
-				if refuses(err, "ttl_ms") { // which a Renew asked for that was not answered
-					l.renewsAsGranted()
-				}
 				if failed++; failed == len(l.c.options.Addresses) && l.failing != nil {
 					l.failing(err)
 				}
@@ -402,7 +399,11 @@ func (l *Lease) ask(t *attempts, within time.Duration) (*attempt, error) {
 	one.call.kind = toRenew
 	one.call.gone = l.asking(ttl)
 	t.start(one, l.reclaim)
-	return t.next(within, nil)
+	heard, err := t.next(within, nil)
+	if refuses(err, "ttl_ms") {
+		l.notRenewedWith(ttl)
+	}
+	return heard, err
 }
 
 // reclaim takes a lease over that hangs on a stream which is of no use any more. A refusal of that, but for a loss or

@@ -371,11 +371,14 @@ func (l *Lease) renewsFor() time.Duration {
 	return l.renewsWith()
 }
 
-// renewsAsGranted has the lease be renewed with the TTL of its grant from now on.
-func (l *Lease) renewsAsGranted() {
+// notRenewedWith has the lease be renewed with the TTL of its grant from now on where a gateway refuses another, which a Renew asked
+// for that was not answered.
+func (l *Lease) notRenewedWith(ttl time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.ttl = l.granted
+	if l.ttl == ttl {
+		l.ttl = l.granted
+	}
 }
 
 // hasOwnTTL reports whether it is counted on for another time than that for which its gateway renews it.
