@@ -14,7 +14,7 @@ func doubtful(err error) bool {
 		return false
 	}
 	var never *net.OpError
-	notSent := errors.As(err, &never) && never.Op == "dial" || errors.As(err, new(*untrusted))
+	notSent := errors.As(err, &never) && never.Op == "dial" || errors.As(err, new(*untrusted)) || errors.As(err, new(*unsent))
 	e := refusal(err)
 	return !notSent && (e == nil || e.Code == "" || e.Code == CodeUnavailable)
 }

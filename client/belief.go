@@ -90,8 +90,7 @@ func (l *Lease) cut() *instant {
 }
 
 // marginNow returns how long before the deadline the context ends: by default a tenth of what was said, so that clocks
-// which differ by as much do no harm to up to 10 s; never more than half of the TTL, of that
-// which was said. The caller holds mu.
+// which differ by as much do no harm to up to 10 s; never more than half of the TTL. The caller holds mu.
 func (l *Lease) marginNow() time.Duration {
 	left, most := l.said().left, min(l.most(), l.news.ttl)/2
 	if l.news.capped {
@@ -174,6 +173,8 @@ func (l *Lease) take(g granted, n news) {
 			return
 		}
 		n.ttl = l.granted
+	} else {
+		l.isTold(n.ttl)
 	}
 	n.left = min(n.left, l.renewsWith())
 	last := l.news

@@ -1,6 +1,9 @@
 package client
 
 import (
+	"bytes"
+	"cmp"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -10,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -261,7 +265,7 @@ func renews(r *http.Request) (*http.Response, error) {
 		return grants(r)
 	}
 	_ = json.NewDecoder(r.Body).Decode(&body)
-	if body.TTL == 1000 {
+	if body.TTL = cmp.Or(body.TTL, 30000); body.TTL == 1000 {
 		return says(400, `{"code":"invalid_request","field":"ttl_ms","detail":"too short"}`)
 	}
 	return says(200, fmt.Sprintf(`{"name":"a","lease_id":%q,"fencing_token":7,"ttl_ms":%d,"expires_in_ms":%[2]d,"renew_in_ms":%d}`, r.Header.Get("Lease-Id"), body.TTL, body.TTL/3))
@@ -306,18 +310,101 @@ func TestLeasesOfOneID(t *testing.T) {
 func TestRefusedTTLGivesBack(t *testing.T) {
 	for _, options := range [][]Option{{NotRenewed()}, {StopEarly(5 * time.Second)}} {
 		synctest.Test(t, func(t *testing.T) {
-			c := scripted(t, 1, renews)
+			c := scripted(t, 1, func(r *http.Request) (*http.Response, error) {
+				body, _ := io.ReadAll(r.Body)
+				if sleep(r.Context(), 10*time.Millisecond); r.Method == http.MethodPut && !bytes.Contains(body, []byte("owner")) {
+					sleep(r.Context(), 400*time.Millisecond) // the lease's own is under way when the other one is refused
+				}
+				r.Body = io.NopCloser(bytes.NewReader(body))
+				return renews(r)
+			})
 			defer c.Close()
 			l := must[*Lease](t)(c.Acquire(t.Context(), "a", options...))
-			if _, err := c.Renew(t.Context(), l.ID(), time.Second, "a"); !errors.Is(err, CodeInvalidRequest) {
+			lives(t, l, 8*time.Second)
+			if _, err := c.Change(t.Context(), l.ID(), Change{TTL: time.Second, Labels: Labels{Owner: "b"}}, "a"); !errors.Is(err, CodeInvalidRequest) {
 				t.Error(err)
 			}
-			lives(t, l, 10*time.Second)
+			lives(t, l, 2*time.Second)
 			if got := l.Remaining(); got < 19*time.Second {
 				t.Errorf("it is counted on for %s", got)
 			}
 		})
 	}
+}
+
+// What was never sent takes nothing, whatever kept it from being sent.
+func TestUnsentTTLGivesBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := scripted(t, 1, renews)
+		defer c.Close()
+		c.options.Patience = time.Second
+		l := must[*Lease](t)(c.Acquire(t.Context(), "a", NotRenewed()))
+		ended, end := context.WithCancel(t.Context())
+		end()
+		if _, err := c.Renew(ended, l.ID(), 10*time.Second, "a"); !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+		c.options.KeyFunc = func() (string, error) { return "", errors.New("no key") }
+		if _, err := c.Renew(t.Context(), l.ID(), 10*time.Second, "a"); !errors.Is(err, ErrUnreachable) {
+			t.Error(err)
+		}
+		if got := l.Remaining(); got < 28*time.Second {
+			t.Errorf("it is counted on for %s", got)
+		}
+		c.options.KeyFunc = nil
+		must[time.Duration](t)(c.Renew(t.Context(), l.ID(), time.Minute, "a"))
+		if got := l.Remaining(); got != time.Minute {
+			t.Errorf("renewed for a minute it is counted on for %s", got)
+		}
+	})
+}
+
+// A gateway whose bounds exclude the TTL of the grant renews with it all the same, as nobody names it.
+func TestTTLOfTheGrantIsNotNamed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := scripted(t, 1, func(r *http.Request) (*http.Response, error) {
+			if r.Method == http.MethodPut {
+				if body, _ := io.ReadAll(r.Body); bytes.Contains(body, []byte("ttl_ms")) {
+					return says(400, `{"code":"invalid_request","field":"ttl_ms","detail":"too long"}`)
+				}
+			}
+			return grants(r)
+		})
+		defer c.Close()
+		l := must[*Lease](t)(c.Acquire(t.Context(), "a"))
+		lives(t, l, time.Minute)
+		must[time.Duration](t)(c.Renew(t.Context(), l.ID(), 0, "a"))
+		if _, err := c.Renew(t.Context(), l.ID(), time.Minute, "a"); !errors.Is(err, CodeInvalidRequest) {
+			t.Error(err)
+		}
+		lives(t, l, time.Minute)
+	})
+}
+
+// A refused TTL leaves an attached lease to its stream.
+func TestRefusedTTLKeepsTheStream(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := scripted(t, 1, nil)
+		defer c.Close()
+		var others atomic.Int64
+		l, to := attached(t, c, func(r *http.Request) (*http.Response, error) {
+			if r.Method == http.MethodDelete {
+				return says(204, "")
+			}
+			others.Add(1)
+			sleep(r.Context(), 10*time.Millisecond)
+			return renews(r)
+		}, 30*time.Second, TTL(30*time.Second))
+		if _, err := c.Renew(t.Context(), l.ID(), time.Second, "a"); !errors.Is(err, CodeInvalidRequest) {
+			t.Error(err)
+		}
+		advance(10 * time.Second)
+		tell(to, "renewed", `{"expires_in_ms":30000,"elapsed_ms":10000}`)
+		lives(t, l, time.Second)
+		if n := others.Load(); n != 1 || l.Remaining() < 28*time.Second {
+			t.Errorf("%d requests besides its stream, and it is counted on for %s", n, l.Remaining())
+		}
+	})
 }
 
 // The gateway of its stream goes on with the shortest TTL that it was told, whatever another one is told later, until the names hang on

@@ -318,7 +318,7 @@ func (c *Client) judge(ctx context.Context, turn uint32, k kind, err error) {
 // send sends a call to the gateway of a turn.
 func (c *Client) send(ctx context.Context, turn uint32, r call) (*http.Response, instant, error) {
 	if ctx.Err() != nil {
-		return nil, instant{}, context.Cause(ctx)
+		return nil, instant{}, &unsent{context.Cause(ctx)}
 	}
 	var body io.Reader
 	if r.body != nil {
@@ -342,7 +342,7 @@ func (c *Client) send(ctx context.Context, turn uint32, r call) (*http.Response,
 			err = checkKey(key)
 		}
 		if err != nil {
-			return nil, instant{}, err
+			return nil, instant{}, &unsent{err}
 		}
 	}
 	if key != "" {

@@ -184,6 +184,11 @@ type untrusted struct{ err error }
 func (e *untrusted) Error() string { return e.err.Error() }
 func (e *untrusted) Unwrap() error { return e.err }
 
+// unsent is why a request was not sent.
+type unsent struct{ error }
+
+func (e *unsent) Unwrap() error { return e.error }
+
 // refusal returns the gateway's refusal in err, or nil.
 func refusal(err error) *Error {
 	var e *Error

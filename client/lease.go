@@ -49,7 +49,8 @@ type Lease struct {
 	sooner chan struct{} // has a value when the lease is to be renewed sooner than it was said
 
 	bounded bool          // by MaxHold
-	granted time.Duration // the TTL
+	granted time.Duration // the TTL, at first
+	found   bool          // perhaps it was granted with another: see LeaseID
 
 	grantedAt instant // or somewhat later
 
@@ -98,7 +99,7 @@ type Lease struct {
 // newLease starts to watch over a lease. parent is what its context is made from.
 func (c *Client) newLease(parent context.Context, id string, names []string, g granted, n news, hangs *stream, o acquisition) *Lease {
 	l := &Lease{c: c, id: id, names: names, grants: g.grants(), news: n, due: n.at + millis(g.RenewIn), attached: o.attached, bounded: o.MaxHold > 0, granted: g.ttl(), sooner: make(chan struct{}, 1)}
-	l.ttl, l.linger = l.granted, millis(o.Linger)
+	l.ttl, l.found, l.linger = l.granted, o.found, millis(o.Linger)
 	l.hangsOn(hangs)
 	slices.SortFunc(l.grants, func(a, b Grant) int { // as the caller has named them
 		return cmp.Compare(slices.Index(names, a.Name), slices.Index(names, b.Name))
@@ -391,7 +392,7 @@ func (l *Lease) ask(t *attempts, within time.Duration) (*attempt, error) {
 	names := l.held()
 	one := &attempt{names: len(names)}
 	ttl := l.renewsFor()
-	r, err := renewalCall(&one.lease, l.id, names, renewRequest{TTL: upMillis(ttl)})
+	r, err := renewalCall(&one.lease, l.id, names, renewRequest{TTL: l.ttlToSend(ttl)})
 	if err != nil {
 		return nil, err
 	}

@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -24,6 +25,7 @@ func (r *racing) RoundTrip(request *http.Request) (*http.Response, error) {
 		return says(204, "")
 	}
 	_ = json.NewDecoder(request.Body).Decode(&body)
+	body.TTL = cmp.Or(body.TTL, 10000) // of the grant
 	r.mu.Lock()
 	steps, held := r.steps[body.Owner]
 	delete(r.steps, body.Owner)

@@ -78,13 +78,18 @@ func (c *Client) Change(ctx context.Context, leaseID string, change Change, name
 		all = append(all, l.changes(change.TTL))
 	}
 	body := renewRequest{TTL: upMillis(change.TTL), Limit: change.Limit, Permits: change.Permits, Owner: change.Owner, Metadata: change.Metadata}
+	if len(ours) > 0 {
+		body.TTL = ours[0].ttlToSend(change.TTL)
+	}
+	unknown := false
 	g, n, err := c.renewNames(ctx, leaseID, names, body, func(doubtful bool) {
+		unknown = unknown || doubtful
 		for _, l := range ours {
 			l.abandons(change.TTL, doubtful)
 		}
 	})
 	for i, l := range ours {
-		l.changed(all[i], sets, names, g, n, err)
+		l.changed(all[i], sets, err != nil && !unknown, names, g, n, err)
 		if err == nil && change.Permits > 0 {
 			l.keepSlots(change.Permits, names)
 		}
@@ -169,7 +174,6 @@ func (l *Lease) changes(ttl time.Duration) *changing {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	was, before := l.said(), l.renewsWith()
-	l.isTold(ttl)
 	one := &changing{ttl, l.news, l.news}
 	if ttl < before {
 		now := l.c.now() // what was asked before says nothing any more
@@ -183,19 +187,22 @@ func (l *Lease) changes(ttl time.Duration) *changing {
 }
 
 // changed notes what has become of a renewal by lease id, and whether it sets the TTL of those that follow. One that
-// was refused changes nothing: the lease is renewed as before it.
-func (l *Lease) changed(one *changing, sets bool, names []string, g granted, n news, err error) {
+// was refused, or never sent, changes nothing: the lease is renewed as before it.
+func (l *Lease) changed(one *changing, sets, refused bool, names []string, g granted, n news, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	before, ttl := l.renewsWith(), one.ttl
 	i := slices.Index(l.changing, one)
 	l.changing = slices.Delete(l.changing, i, i+1)
-	if err != nil && !untold(err) {
+	if refused {
 		l.takeBack(one)
 	}
 	ofAll := !slices.ContainsFunc(l.names, func(name string) bool { return !slices.Contains(names, name) })
+	if err == nil {
+		l.isTold(ttl)
+	}
 	switch {
-	case err != nil && !untold(err) || !sets:
+	case refused || !sets:
 	case err != nil || !ofAll:
 		l.ttl = min(l.ttl, ttl)
 	case !n.sent.t.Before(l.changedAt.t):
@@ -214,12 +221,17 @@ func (l *Lease) changed(one *changing, sets bool, names []string, g granted, n n
 
 // takeBack forgets that the lease was to live for less. The caller holds mu.
 func (l *Lease) takeBack(one *changing) {
-	if l.news == one.made && one.was != one.made {
-		l.news, l.due = one.was, 0
+	if one.was == one.made {
+		return
+	}
+	back := one.made
+	back.left, back.ttl = one.was.remaining(back.sent), one.was.ttl
+	if l.news == one.made {
+		l.news, l.due = back, 0
 	}
 	for _, other := range l.changing {
 		if other.was == one.made {
-			other.was = one.was
+			other.was = back
 		}
 	}
 }
@@ -297,7 +309,6 @@ func (l *Lease) asking(ttl time.Duration) (gone func(doubtful bool)) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.open = append(l.open, ttl)
-	l.isTold(ttl)
 	return func(doubtful bool) {
 		l.abandons(ttl, doubtful)
 		l.mu.Lock()
@@ -347,8 +358,8 @@ func (l *Lease) hangsOn(s *stream) {
 	}
 }
 
-// isTold notes that a renewal with ttl is asked for. The gateway that it comes to goes on with that TTL, whatever another one is told
-// later, if it is that of the stream on which the lease hangs. The caller holds mu.
+// isTold notes that a gateway has renewed the lease with ttl. It goes on with that, whatever another one is told later, if it is that of
+// the stream on which the lease hangs. The caller holds mu.
 func (l *Lease) isTold(ttl time.Duration) {
 	if l.hangs != nil {
 		l.hangs.least = min(l.hangs.least, ttl)
@@ -365,6 +376,15 @@ func (l *Lease) renewsWith() time.Duration {
 	return ttl
 }
 
+// ttlToSend is a TTL as a renewal asks for it: that of the grant is not named, for a gateway whose bounds are others by now allows no
+// other. Of a lease that was found it is not known.
+func (l *Lease) ttlToSend(ttl time.Duration) int64 {
+	if ttl == l.granted && !l.found {
+		return 0
+	}
+	return upMillis(ttl)
+}
+
 func (l *Lease) renewsFor() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -379,6 +399,13 @@ func (l *Lease) notRenewedWith(ttl time.Duration) {
 	if l.ttl == ttl {
 		l.ttl = l.granted
 	}
+}
+
+// isAsGranted reports whether it has the TTL that it was granted with, but for what is being asked for.
+func (l *Lease) isAsGranted() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.ttl == l.granted
 }
 
 // hasOwnTTL reports whether it is counted on for another time than that for which its gateway renews it.

@@ -17,7 +17,7 @@ type replaced struct {
 func (r *replaced) RoundTrip(request *http.Request) (*http.Response, error) {
 	config, err := r.options.TLSFunc()
 	if err != nil {
-		return nil, err
+		return nil, &unsent{err}
 	}
 	r.mu.Lock()
 	if r.current == nil || r.options.TLS != config {
