@@ -83,8 +83,7 @@ func (l *Lease) attachAgain(one *attempt) error {
 // adopt has the lease hang on the stream that an attempt was granted.
 func (l *Lease) adopt(one *attempt) {
 	l.mu.Lock()
-	l.asked = slices.DeleteFunc(l.asked, func(o *attempt) bool { return o == one })
-	l.used = min(l.used, len(l.asked))
+	l.settle(func(o *attempt) bool { return o == one })
 	l.hangsOn(one.stream)
 	l.mu.Unlock()
 	l.next = one.stream

@@ -172,11 +172,13 @@ func (l *Lease) take(g granted, n news) {
 		if l.renewsWith() < l.granted { // its gateway may not have known: the answers to this client's renewals count
 			return
 		}
-		n.ttl = l.granted
+		if n.ttl = min(l.granted, n.left); l.bounded { // by MaxHold, whatever it was renewed with
+			n.ttl = l.granted
+		}
 	} else {
 		l.isTold(n.ttl)
 	}
-	n.left = min(n.left, l.renewsWith())
+	n.left, n.ttl = min(n.left, l.renewsWith()), min(n.ttl, l.renewsWith())
 	last := l.news
 	longer, passed := n.remaining(n.read)-last.remaining(n.read), n.after(last)
 	if n.overlaps(last) && n.ttl != last.ttl {

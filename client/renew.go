@@ -90,7 +90,7 @@ func (c *Client) Change(ctx context.Context, leaseID string, change Change, name
 	})
 	for i, l := range ours {
 		l.changed(all[i], sets, err != nil && !unknown, names, g, n, err)
-		if err == nil && change.Permits > 0 {
+		if change.Permits > 0 && (err == nil || unknown) {
 			l.keepSlots(change.Permits, names)
 		}
 	}

@@ -1,6 +1,10 @@
 package client
 
-import "time"
+import (
+	"cmp"
+	"slices"
+	"time"
+)
 
 // acquireRequest is the body of POST.
 type acquireRequest struct {
@@ -54,11 +58,12 @@ type member struct {
 // down, and an answer has one of the two.
 func (g granted) since() time.Duration { return millis(max(g.Waited, g.Elapsed)) }
 
+// ttl returns the shortest of its names, which renewals that meet may have left with different ones.
 func (g granted) ttl() time.Duration {
-	if len(g.Locks) > 0 {
-		return millis(g.Locks[0].TTL)
+	if len(g.Locks) == 0 {
+		return millis(g.TTL)
 	}
-	return millis(g.TTL)
+	return millis(slices.MinFunc(g.Locks, func(a, b member) int { return cmp.Compare(a.TTL, b.TTL) }).TTL)
 }
 
 // notice returns the notice that the lease was given, of several names that which ends first,
