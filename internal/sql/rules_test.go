@@ -22,51 +22,54 @@ func inForce(s *Store) int {
 // a gateway that does not know them stops, and none like it starts, with a sentence that says whom to start.
 func TestTheRulesOfADatabase(t *testing.T) {
 	t.Parallel()
-	for _, server := range []*sqltest.Server{sqltest.Postgres(t), sqltest.MariaDB(t)} {
-		url := initialised(t, server.Database(t))
-		earlier := Options{URL: url, Version: "v1", rules: 1, rulesEvery: 2 * time.Second, Logger: testLog(t)}
-		later := earlier
-		later.Version, later.rules = "v2", 2
-		silent := earlier
-		silent.rulesEvery = time.Hour // it says something at its start, and then nothing
-		quiet := openGateway(t, silent)
-		a, b := openGateway(t, later), openGateway(t, earlier)
-		acquire(t, b, "a", time.Minute)
-		await(t, "who holds it back is named", func() bool {
-			f := a.rules.Load()
-			return f != nil && strings.Contains(f.Detail, string(b.gateway)) && strings.Contains(f.Detail, "version v1") && a.memorySince() > 2*later.rulesEvery
+	for name, server := range map[string]*sqltest.Server{"PostgreSQL": sqltest.Postgres(t), "MariaDB": sqltest.MariaDB(t)} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			url := initialised(t, server.Database(t))
+			earlier := Options{URL: url, Version: "v1", rules: 1, rulesEvery: 6 * time.Second, Logger: testLog(t)}
+			later := earlier
+			later.Version, later.rules = "v2", 2
+			silent := earlier
+			silent.rulesEvery = time.Hour // it says something at its start, and then nothing
+			quiet := openGateway(t, silent)
+			a, b := openGateway(t, later), openGateway(t, earlier)
+			acquire(t, b, "a", time.Minute)
+			await(t, "who holds it back is named", func() bool {
+				f := a.rules.Load()
+				return f != nil && strings.Contains(f.Detail, string(b.gateway)) && strings.Contains(f.Detail, "version v1") && a.memorySince() > 2*later.rulesEvery
+			})
+			if is := inForce(a); is != 1 {
+				t.Fatalf("rules %d are in force, and a gateway does not know them", is)
+			}
+			b.Close()
+			await(t, "the rules are raised", func() bool { return inForce(a) == 2 })
+			select {
+			case <-quiet.Failed():
+			case <-time.After(2 * time.Minute):
+				t.Fatal("a gateway goes on that does not know the rules")
+			}
+			for what, err := range map[string]error{"running": quiet.Cause(), "started": func() error {
+				s, err := Open(t.Context(), earlier)
+				if err == nil {
+					s.Close()
+				}
+				return err
+			}()} {
+				if !errors.Is(err, machine.ErrRules) || !strings.Contains(err.Error(), "start version v2") {
+					t.Errorf("%s: %v", what, err)
+				}
+			}
+			acquire(t, a, "b", time.Minute)
+			if err := a.save(t.Context(), 0, 0); err != nil {
+				t.Fatal(err)
+			}
+			if s, err := Open(t.Context(), earlier); !errors.Is(err, machine.ErrRules) {
+				t.Errorf("behind a snapshot: %v", err)
+				if err == nil {
+					s.Close()
+				}
+			}
 		})
-		if is := inForce(a); is != 1 {
-			t.Fatalf("rules %d are in force, and a gateway does not know them", is)
-		}
-		b.Close()
-		await(t, "the rules are raised", func() bool { return inForce(a) == 2 })
-		select {
-		case <-quiet.Failed():
-		case <-time.After(2 * time.Minute):
-			t.Fatal("a gateway goes on that does not know the rules")
-		}
-		for what, err := range map[string]error{"running": quiet.Cause(), "started": func() error {
-			s, err := Open(t.Context(), earlier)
-			if err == nil {
-				s.Close()
-			}
-			return err
-		}()} {
-			if !errors.Is(err, machine.ErrRules) || !strings.Contains(err.Error(), "start version v2") {
-				t.Errorf("%s: %v", what, err)
-			}
-		}
-		acquire(t, a, "b", time.Minute)
-		if err := a.save(t.Context(), 0, 0); err != nil {
-			t.Fatal(err)
-		}
-		if s, err := Open(t.Context(), earlier); !errors.Is(err, machine.ErrRules) {
-			t.Errorf("behind a snapshot: %v", err)
-			if err == nil {
-				s.Close()
-			}
-		}
 	}
 }
 
