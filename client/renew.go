@@ -139,8 +139,10 @@ func (c *Client) own(leaseID string, names []string) []*Lease {
 // on. ttl 0 is the TTL that they were granted with. A Lease of this client with the lease id counts on what was answered
 // from then on, and is renewed with ttl where it is renewed at all; on no more than a shorter ttl as soon as it is asked
 // for, and then if no answer comes; on a longer one once all of its names have it. It never counts on more than a
-// request has asked for that was not answered: that may be carried out late, so Lease.Remaining may be less than what is
-// returned. Other processes are told nothing. Errors are as those of Release.
+// request has asked for that was not answered: that may be carried out late. As long as it is Attached it counts on no
+// more than what the gateway of its stream may renew it for: the TTL of the grant, or a shorter one that was asked for
+// since. So Lease.Remaining may be less than what is returned. A renewal that is refused, or was never sent, changes
+// nothing. Other processes are told nothing. Errors are as those of Release.
 func (c *Client) Renew(ctx context.Context, leaseID string, ttl time.Duration, names ...string) (time.Duration, error) {
 	if ours := c.own(leaseID, names); ttl == 0 && len(ours) > 0 {
 		ttl = ours[0].granted
