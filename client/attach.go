@@ -285,7 +285,7 @@ func (l *Lease) follow(s *stream) {
 			})
 		} else {
 			err := l.listen(s, func() time.Duration { return max(min(l.silence, l.chance()*3/4), 10*time.Millisecond) }, l.sooner)
-			if err == errShortened && (l.claim.stream || l.isAsGranted()) {
+			if err == errShortened && (l.claim.stream || l.isAsGranted() && !l.detached.Load()) {
 				l.next = s
 				continue
 			}

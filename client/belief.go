@@ -19,11 +19,12 @@ const (
 type news struct {
 	sent instant       // when the request was sent that was answered
 	at   time.Duration // how long after that it was said, at the earliest
-	from time.Duration // how long after that it came about, at the earliest
+	from time.Duration // how long after that it came about, as far as is known: of an event when it was said
 	read instant       // when it was read
 	left time.Duration // how long the lease lived when it was said
 	ttl  time.Duration // what it was renewed with; 0: an event that does not say
 
+	until  instant       // when the last answer was read that was older, and under way beside it
 	quiet  time.Duration // for how long its gateway had said nothing then, where it is this client that has shortened it
 	capped bool          // it is less than what was said, for another renewal was under way
 }
@@ -44,8 +45,13 @@ func (n news) after(other news) time.Duration {
 }
 
 // overlaps reports whether nobody knows which of the two came about last: both requests were under way at once.
+// So they are where one of the two was under way beside a third, of which other has kept no more than that.
 func (n news) overlaps(other news) bool {
-	return other.read.since(n.sent) > n.from && n.read.since(other.sent) > other.from
+	known := other.read
+	if other.until.t.After(known.t) {
+		known = other.until
+	}
+	return known.since(n.sent) > n.from && n.read.since(other.sent) > other.from
 }
 
 // answered returns what the answer to a request says that was sent then, and read now.
@@ -96,7 +102,7 @@ func (l *Lease) marginNow() time.Duration {
 	if l.news.capped {
 		most = min(most, left/2)
 	}
-	return min(cmp.Or(l.margin, min(max(l.granted, left)/10, maxMargin)), most)
+	return min(cmp.Or(l.margin, min(max(l.news.ttl, left)/10, maxMargin)), most)
 }
 
 // judge says whether the lease may be counted on, and in what time its context has to be cancelled, 0 or less:
@@ -172,7 +178,7 @@ func (l *Lease) take(g granted, n news) {
 		if l.renewsWith() < l.granted { // its gateway may not have known: the answers to this client's renewals count
 			return
 		}
-		if n.ttl = min(l.granted, n.left); l.bounded { // by MaxHold, whatever it was renewed with
+		if n.ttl = min(l.granted, n.left); l.bounded || l.notice != nil { // its end comes sooner, whatever it was renewed with
 			n.ttl = l.granted
 		}
 	} else {
@@ -192,11 +198,14 @@ func (l *Lease) take(g granted, n news) {
 		}
 	}
 	if passed < 0 {
+		if n.overlaps(last) {
+			l.news.until = n.read
+		}
 		return
 	}
 	l.takeNotice(g, n)
 	if l.bounded && passed > minSlack/10 {
 		l.ends = longer < passed/2
 	}
-	l.news, l.due, l.last = n, n.at+millis(g.RenewIn), nil
+	l.news, l.due, l.last = n, n.at+cmp.Or(millis(g.RenewIn), n.ttl/3), nil
 }

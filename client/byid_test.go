@@ -303,6 +303,10 @@ func TestLeasesOfOneID(t *testing.T) {
 		if err := errors.Join(all[0].Err(), all[1].Err()); !errors.Is(err, ErrReleased) || all[2].Err() != nil {
 			t.Error(err, all[2].Err())
 		}
+		again := must[*Lease](t)(c.Acquire(t.Context(), "b", LeaseID(id), NotRenewed()))
+		if err := again.Release(t.Context()); err != nil || all[2].Err() != ErrReleased {
+			t.Errorf("its name was released: %v: %v", err, all[2].Err())
+		}
 	})
 }
 
@@ -330,6 +334,61 @@ func TestRefusedTTLGivesBack(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A renewal of several names that is refused for one of them may have been carried out for the others.
+func TestRefusedForOneName(t *testing.T) {
+	for _, refusal := range []string{`{"code":"invalid_request","field":"permits","name":"a"}`, `{"code":"lease_lost","reason":"unknown","name":"z","lost":["z"]}`} {
+		synctest.Test(t, func(t *testing.T) {
+			c := scripted(t, 1, func(r *http.Request) (*http.Response, error) {
+				switch r.Method {
+				case http.MethodPut:
+					return says(400, refusal)
+				case http.MethodDelete:
+					return says(204, "")
+				}
+				return says(201, fmt.Sprintf(`{"lease_id":%q,"locks":[{"name":"a","fencing_token":7,"ttl_ms":30000},{"name":"b","fencing_token":8,"ttl_ms":30000}],"expires_in_ms":30000,"renew_in_ms":10000,"waited_ms":0}`, r.Header.Get("Lease-Id")))
+			})
+			defer c.Close()
+			l := must[*Lease](t)(c.Acquire(t.Context(), "a", Also("b"), NotRenewed()))
+			if _, err := c.Renew(t.Context(), l.ID(), 2*time.Second, "a", "b"); refusalOf(err) == "" {
+				t.Error(err)
+			}
+			if got := l.Remaining(); got > 2*time.Second {
+				t.Errorf("it is counted on for %s", got)
+			}
+		})
+	}
+}
+
+func refusalOf(err error) Code {
+	if e := refusal(err); e != nil {
+		return e.Code
+	}
+	return ""
+}
+
+// An attached lease is taken over as soon as another TTL was answered, however far its gateways are.
+func TestTakenOverForItsTTL(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := scripted(t, 1, nil)
+		defer c.Close()
+		const far = 300 * time.Millisecond
+		l, _ := attached(t, c, func(r *http.Request) (*http.Response, error) {
+			sleep(r.Context(), far)
+			if r.Method == http.MethodDelete {
+				return says(204, "")
+			}
+			return renews(r)
+		}, 30*time.Second, TTL(30*time.Second))
+		must[time.Duration](t)(c.Renew(t.Context(), l.ID(), 3*time.Second, "a"))
+		lives(t, l, 2*far+time.Millisecond)
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if l.hangs != nil {
+			t.Error("it hangs on its stream")
+		}
+	})
 }
 
 // What was never sent takes nothing, whatever kept it from being sent.

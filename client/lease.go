@@ -458,6 +458,9 @@ func (l *Lease) release(ctx context.Context) error {
 		timeout = lateReleaseTimeout
 	}
 	l.finish(ErrReleased)
+	for _, other := range l.c.own(l.id, l.held()) {
+		other.givesUp(l.held())
+	}
 	l.keeper.Wait()
 	l.mu.Lock()
 	lost := l.over

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -67,7 +68,7 @@ func orders(requests int) (all [][]int) {
 }
 
 // Whichever of renewals that were under way at once the store has carried out last, and whichever is answered first, a lease is counted
-// on for no longer than it lives: the lease's own, and two of the same client by its id, one of which may name no TTL.
+// on for no longer than it lives: the lease's own, and two of the same client by its id, of which any may name no TTL.
 func TestRenewalsUnderWayAtOnce(t *testing.T) {
 	const granted = 10 * time.Second
 	all := orders(3)
@@ -77,12 +78,18 @@ func TestRenewalsUnderWayAtOnce(t *testing.T) {
 	ttls := []time.Duration{0, 2 * time.Second, granted, 40 * time.Second}
 	for _, first := range ttls {
 		for _, second := range ttls {
-			for _, order := range all {
+			for i, order := range slices.Concat(all, all, all) {
+				later := i >= len(all)    // the second is sent when it is carried out, perhaps after others were answered
+				unkept := i >= 2*len(all) // a third by its id is in the place of the lease's own
 				synctest.Test(t, func(t *testing.T) {
 					r := &racing{steps: map[string][2]chan struct{}{}}
 					c := scripted(t, 3, r.RoundTrip)
 					defer c.Close()
-					l := must[*Lease](t)(c.Acquire(t.Context(), "a", TTL(granted)))
+					options := []Option{TTL(granted)}
+					if unkept {
+						options = append(options, NotRenewed())
+					}
+					l := must[*Lease](t)(c.Acquire(t.Context(), "a", options...))
 					counts := func(when string) {
 						t.Helper()
 						r.mu.Lock()
@@ -100,8 +107,7 @@ func TestRenewalsUnderWayAtOnce(t *testing.T) {
 					}
 					advance(granted / 3) // its own is under way
 					var calls sync.WaitGroup
-					for n, ttl := range []time.Duration{first, second} {
-						owner := []string{"b", "c"}[n]
+					ask := func(owner string, ttl time.Duration) {
 						calls.Go(func() {
 							if _, err := c.Change(t.Context(), l.ID(), Change{TTL: ttl, Labels: Labels{Owner: owner}}, "a"); err != nil {
 								t.Error(err)
@@ -109,8 +115,18 @@ func TestRenewalsUnderWayAtOnce(t *testing.T) {
 						})
 						advance(10 * time.Millisecond)
 					}
+					if unkept {
+						ask("", granted)
+					}
+					ask("b", first)
+					if !later {
+						ask("c", second)
+					}
 					var done [3]int
 					for _, n := range order {
+						if n == 2 && done[n] == 0 && later {
+							ask("c", second)
+						}
 						close(steps[n][done[n]])
 						done[n]++
 						synctest.Wait()
@@ -122,7 +138,7 @@ func TestRenewalsUnderWayAtOnce(t *testing.T) {
 						advance(200 * time.Millisecond)
 						counts("later")
 					}
-					if err := l.Err(); err != nil {
+					if err := l.Err(); err != nil && !unkept {
 						t.Errorf("renewed with %s and %s, in the order %v: %v", first, second, order, err)
 					}
 				})

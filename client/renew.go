@@ -78,7 +78,7 @@ func (c *Client) Change(ctx context.Context, leaseID string, change Change, name
 		all = append(all, l.changes(change.TTL))
 	}
 	body := renewRequest{TTL: upMillis(change.TTL), Limit: change.Limit, Permits: change.Permits, Owner: change.Owner, Metadata: change.Metadata}
-	if len(ours) > 0 {
+	if len(ours) == 1 && ours[0].hasAll(names) {
 		body.TTL = ours[0].ttlToSend(change.TTL)
 	}
 	unknown := false
@@ -88,6 +88,12 @@ func (c *Client) Change(ctx context.Context, leaseID string, change Change, name
 			l.abandons(change.TTL, doubtful)
 		}
 	})
+	if e := refusal(err); e != nil && len(names) > 1 && (e.Name != "" || len(e.Lost) > 0) {
+		unknown = true // of one name: others may have been renewed
+		for _, l := range ours {
+			l.abandons(change.TTL, true)
+		}
+	}
 	for i, l := range ours {
 		l.changed(all[i], sets, err != nil && !unknown, names, g, n, err)
 		if change.Permits > 0 && (err == nil || unknown) {
@@ -193,13 +199,13 @@ func (l *Lease) changes(ttl time.Duration) *changing {
 func (l *Lease) changed(one *changing, sets, refused bool, names []string, g granted, n news, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	before, ttl := l.renewsWith(), one.ttl
+	before, had, ttl := l.renewsWith(), l.ttl, one.ttl
 	i := slices.Index(l.changing, one)
 	l.changing = slices.Delete(l.changing, i, i+1)
 	if refused {
 		l.takeBack(one)
 	}
-	ofAll := !slices.ContainsFunc(l.names, func(name string) bool { return !slices.Contains(names, name) })
+	ofAll := containsAll(names, l.names)
 	if err == nil {
 		l.isTold(ttl)
 	}
@@ -210,7 +216,7 @@ func (l *Lease) changed(one *changing, sets, refused bool, names []string, g gra
 	case !n.sent.t.Before(l.changedAt.t):
 		l.ttl, l.changedAt = ttl, n.sent
 	}
-	if l.renewsWith() != before { // its gateway may go on with the one before
+	if l.renewsWith() != before || l.ttl != had { // its gateway may go on with the one before
 		if l.hangs != nil && l.hangs.least < min(l.renewsWith(), l.granted) {
 			l.detached.Store(true) // another stream's gateway knows of none
 		}
@@ -219,6 +225,13 @@ func (l *Lease) changed(one *changing, sets, refused bool, names []string, g gra
 	if err == nil && ofAll {
 		l.take(g, n)
 	}
+}
+
+// hasAll reports whether the lease has all of the names.
+func (l *Lease) hasAll(names []string) bool { return containsAll(l.held(), names) }
+
+func containsAll(all, names []string) bool {
+	return !slices.ContainsFunc(names, func(name string) bool { return !slices.Contains(all, name) })
 }
 
 // takeBack forgets that the lease was to live for less. The caller holds mu.
@@ -240,7 +253,7 @@ func (l *Lease) takeBack(one *changing) {
 
 // givesUp notes that names are being released by this client. With all of them the lease is over.
 func (l *Lease) givesUp(names []string) {
-	if !slices.ContainsFunc(l.held(), func(name string) bool { return !slices.Contains(names, name) }) {
+	if containsAll(names, l.held()) {
 		l.finish(ErrReleased)
 		return
 	}
@@ -331,8 +344,7 @@ func (l *Lease) abandons(ttl time.Duration, doubtful bool) {
 }
 
 // most returns how long the lease can be counted on after whatever was said: no longer than any request asks for that may be
-// carried out late, nor than its gateway may renew it for meanwhile. It is below the TTL that it is renewed with only where that has
-// become longer. The caller holds mu.
+// carried out late, nor than its gateway may renew it for meanwhile. The caller holds mu.
 func (l *Lease) most() time.Duration {
 	if l.hangs != nil {
 		return min(l.mostAsked(), l.hangs.least)
