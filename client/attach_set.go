@@ -8,7 +8,7 @@ import (
 
 // doubtful reports whether a gateway may still come to a request for a stream that has failed, or the store
 // that its gateway had no answer from. It then replaces the stream that was granted after it was sent.
-// What any other refusal says is done, or is not: not so of a grant, or a renewal, that replicas have not acknowledged.
+// What any other refusal says is done, or is not.
 func doubtful(err error) bool {
 	if !untold(err) {
 		return false
@@ -16,7 +16,7 @@ func doubtful(err error) bool {
 	var never *net.OpError
 	notSent := errors.As(err, &never) && never.Op == "dial" || errors.As(err, new(*untrusted)) || errors.As(err, new(*unsent))
 	e := refusal(err)
-	return !notSent && (e == nil || slices.Contains([]Code{"", CodeUnavailable, CodeNotReplicated, CodeClockSkew}, e.Code))
+	return !notSent && (e == nil || e.Code == "" || e.Code == CodeUnavailable)
 }
 
 // ownRequest reports whether what has replaced a stream may be another request of this client's, which

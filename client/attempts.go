@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -89,7 +90,7 @@ func (t *attempts) start(one *attempt, before func(context.Context, *attempt) er
 // and says himself that it is gone, if it is a success.
 func (t *attempts) forget(one *attempt, heeded bool) {
 	if one.call.gone != nil && !(heeded && one.err == nil) {
-		one.call.gone(one.err == nil || doubtful(one.err))
+		one.call.gone(one.err == nil || doubtful(one.err) || errors.Is(one.err, CodeNotReplicated) || errors.Is(one.err, CodeClockSkew)) // a grant is taken back then, a renewal is not
 	}
 	if one.late {
 		t.c.late.Add(-1)
