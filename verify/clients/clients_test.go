@@ -81,7 +81,7 @@ func TestSystemTrialsFindDefects(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, defect := range map[string]struct{ old, new, found string }{
-		"does not release":             {`"DELETE"`, `"GET"`, "longer than it may be"},
+		"does not release":             {`self.insist("DELETE", now() + 5)`, "pass", "longer than it may be"},
 		"does not look at the clock":   {"def left(self):", "def left(self):\n        return 1e9", "past the deadline"},
 		"ends as if all had been well": {"128 + number", "0 * number", "the exit status is 0"},
 		"leaves something behind":      {"import contextlib,", "import subprocess\nsubprocess.Popen([\"sleep\", \"60\"])\nimport contextlib,", "of its processes"},

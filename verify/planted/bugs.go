@@ -140,8 +140,8 @@ func storeBugs() []Bug {
 			Name: "renewal-that-resurrects", What: "a renewal brings a lease back that ran out",
 			Patches: []Patch{{
 				File: "internal/fencing/step.go",
-				Old:  "func (t *step) renew(op RenewRequest) *Error {\n\th, err := t.own(op.Lease)\n",
-				New: "func (t *step) renew(op RenewRequest) *Error {\n\th, err := t.own(op.Lease)\n" +
+				Old:  "func (t *step) renew(op RenewRequest) *Error {\n\th, err := t.kept(op.Lease)\n",
+				New: "func (t *step) renew(op RenewRequest) *Error {\n\th, err := t.kept(op.Lease)\n" +
 					"\tif tomb, ok := t.tombstone(op.Lease.Public()); err != nil && ok && t.record != nil && tomb.Reason == ReasonExpired {\n" +
 					"\t\tt.record.Holders.Put(Holding{Secret: tomb.Secret, Holder: Holder{\n" +
 					"\t\t\tLease: op.Lease.Public(), Mode: ModeExclusive, Limit: 1, Slot: NoSlot, Hold: 1, Token: tomb.Token,\n" +

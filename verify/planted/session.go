@@ -104,13 +104,17 @@ func sessionBugs() []Bug {
 			Package: "client", Test: "^TestReplacedByALateRequest$",
 		},
 		{
-			Name: "client-does-not-hear-itself-shorten", What: "a client that shortens a lease on a stream goes by its old TTL",
+			Name: "client-does-not-hear-itself-shorten", What: "a client that shortens a lease goes by its old TTL until it is answered",
 			Patches: []Patch{{
-				File: "client/lease.go",
-				Old:  "\tl.sent, l.life, l.due = now, min(l.life-passed, ttl), min(l.due-passed, ttl/3)\n\tl.hurry()\n",
-				New:  "\tl.sent, l.life, l.due = now, min(l.life-passed, ttl), min(l.due-passed, ttl/3)\n",
+				File: "client/renew.go",
+				Old:  "\tif ttl < before {\n",
+				New:  "\tif ttl < before && ttl < time.Millisecond {\n",
+			}, {
+				File: "client/renew.go",
+				Old:  "\t\tttl = min(ttl, one.ttl)\n",
+				New:  "\t\tttl = min(ttl, max(ttl, one.ttl))\n",
 			}},
-			Package: "client", Test: "^TestShortenedAttached$",
+			Package: "client", Test: "^TestRefusedTTLs$",
 		},
 		{
 			Name: "client-misses-events-in-silence", What: "a client whose stream of events breaks off before it was told where that stands goes on without a word",

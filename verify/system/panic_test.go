@@ -110,6 +110,18 @@ func (r *rotten) counts(g *Gateway, want int) {
 	})
 }
 
+// snapshots returns how many a member of a cluster has written since it was started.
+func snapshots(g *Gateway) (n int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, line := range g.log[g.begun:] {
+		if strings.Contains(line, "snapshot complete up to") {
+			n++
+		}
+	}
+	return n
+}
+
 // logged fails the test unless a gateway has logged what was asked for, and no secret.
 func (r *rotten) logged(g *Gateway) {
 	r.t.Helper()
@@ -261,7 +273,11 @@ func testRottenCluster(t *testing.T) {
 	for n := range 2100 {
 		r.ask([]*Gateway{killed, stays}[n%2], http.MethodPut, job.Lease.Name, job.Lease.ID, "", http.StatusOK)
 	}
+	written := []int{snapshots(killed), snapshots(stays)}
 	r.broken(killed, http.MethodPost, "poison/fourth", poisonLease+"."+poisonSecret, poison) // has all write a snapshot
+	for i, g := range []*Gateway{killed, stays} {
+		r.eventually("it has written a snapshot", func() (bool, string) { return snapshots(g) > written[i], "it has written none" })
+	}
 	if err := away.Start(); err != nil {
 		t.Fatal(err)
 	}
