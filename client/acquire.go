@@ -146,7 +146,9 @@ func StopEarly(d time.Duration) Option { return func(a *acquisition) { a.margin 
 // LeaseID is the lease id to acquire with, of the form of NewLeaseID, for those who have
 // to find their lease again: with one that holds the names already, that lease is
 // returned, with the same token, whatever owner it has unless Owner names another one
-// (CodeConflict). An acquire that fails then releases nothing.
+// (CodeConflict). An acquire that fails then releases nothing. With Attached the new Lease has it: one that was
+// attached before ends with CodeReplaced, in whatever process, and so does any of this client with the lease id. Don't
+// acquire with a lease id for which a release was asked, whatever came of that: carried out late it ends the new Lease unseen.
 func LeaseID(id string) Option { return func(a *acquisition) { a.leaseID, a.found = id, true } }
 
 // OnLeaseID calls f with the public part of the lease id before it is first asked with, so

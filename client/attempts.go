@@ -86,11 +86,12 @@ func (t *attempts) start(one *attempt, before func(context.Context, *attempt) er
 	}()
 }
 
-// forget takes an attempt that has ended out of those under way. heeded says that somebody takes over what it was answered,
-// and says himself that it is gone, if it is a success.
+// forget takes an attempt that has ended out of those under way, and tells call.gone of it; with heeded the caller does so
+// where it was a success.
 func (t *attempts) forget(one *attempt, heeded bool) {
 	if one.call.gone != nil && !(heeded && one.err == nil) {
-		one.call.gone(one.err == nil || doubtful(one.err) || errors.Is(one.err, CodeNotReplicated) || errors.Is(one.err, CodeClockSkew)) // a grant is taken back then, a renewal is not
+		stands := errors.Is(one.err, CodeNotReplicated) || errors.Is(one.err, CodeClockSkew) // a grant is taken back, a renewal is not
+		one.call.gone(one.err == nil || doubtful(one.err) || stands)
 	}
 	if one.late {
 		t.c.late.Add(-1)

@@ -183,22 +183,69 @@ func TestEndedStreamsKeepNobodyBusy(t *testing.T) {
 	})
 }
 
-// A lease that is found by its id is renewed with the TTL that it has, whatever it was granted with.
+// A lease that is found by its id is renewed with the TTL that it has, whatever it was granted with, by the client or by its gateway.
 func TestFoundIsRenewedAsItIs(t *testing.T) {
 	t.Parallel()
 	s, c := start(t)
-	id := NewLeaseID()
-	must[*Lease](t)(c.TryAcquire(t.Context(), "a", LeaseID(id), TTL(time.Minute), NotRenewed()))
-	must[time.Duration](t)(connect(t, s.Gateways[0].URL()).Renew(t.Context(), id, 9*time.Second, "a"))
-	finder := connect(t, s.Gateways[0].URL())
-	l := must[*Lease](t)(finder.TryAcquire(t.Context(), "a", LeaseID(id)))
-	renewed(t, l)
-	if n := must[Lock](t)(c.Inspect(t.Context(), "a")).Holders[0].TTL; n != 9000 {
-		t.Errorf("it has a TTL of %d ms", n)
+	for name, options := range map[string][]Option{"longer": nil, "shorter": {Attached()}, "longer-attached": {Attached()}} {
+		t.Run(name, func(t *testing.T) {
+			id, ttl := NewLeaseID(), time.Minute
+			if name == "shorter" {
+				ttl = 2 * time.Second
+			}
+			must[*Lease](t)(c.TryAcquire(t.Context(), name, LeaseID(id), TTL(ttl), NotRenewed()))
+			must[time.Duration](t)(connect(t, s.Gateways[0].URL()).Renew(t.Context(), id, 9*time.Second, name))
+			finder := connect(t, s.Gateways[0].URL())
+			l := must[*Lease](t)(finder.TryAcquire(t.Context(), name, append(options, LeaseID(id))...))
+			renewed(t, l)
+			if n := must[Lock](t)(c.Inspect(t.Context(), name)).Holders[0].TTL; n != 9000 {
+				t.Errorf("it has a TTL of %d ms", n)
+			}
+			must[time.Duration](t)(finder.Renew(t.Context(), id, 0, name))
+			if n, left := must[Lock](t)(c.Inspect(t.Context(), name)).Holders[0].TTL, l.Remaining(); n != 9000 || left > 9*time.Second {
+				t.Errorf("it has a TTL of %d ms, and is counted on for %s", n, left)
+			}
+		})
 	}
-	must[time.Duration](t)(finder.Renew(t.Context(), id, 0, "a"))
-	if n, left := must[Lock](t)(c.Inspect(t.Context(), "a")).Holders[0].TTL, l.Remaining(); n != 9000 || left > 9*time.Second {
-		t.Errorf("it has a TTL of %d ms, and is counted on for %s", n, left)
+}
+
+// A Lease that a newer request has replaced ends, and its Release, which is deferred as a rule, lets go of nothing: neither where
+// both are attached, nor where this client has it attached itself.
+func TestReplacedReleasesNothing(t *testing.T) {
+	t.Parallel()
+	s, c := start(t)
+	for name, test := range map[string]struct {
+		older  []Option
+		newer  *Client
+		second string
+	}{
+		"of-another-process": {older: []Option{Attached()}, newer: connect(t, s.Gateways[0].URL())},
+		"several-names":      {older: []Option{Attached(), Also("second")}, newer: connect(t, s.Gateways[0].URL()), second: "second"},
+		"of-this-client":     {newer: c},
+		"attached-twice":     {older: []Option{Attached()}, newer: c},
+	} {
+		t.Run(name, func(t *testing.T) {
+			id := NewLeaseID()
+			newer := []Option{LeaseID(id), Attached()}
+			if test.second != "" {
+				newer = append(newer, Also(test.second))
+			}
+			var l *Lease
+			err := c.Do(t.Context(), name, func(ctx context.Context, older *Lease) error {
+				l = must[*Lease](t)(test.newer.Acquire(t.Context(), name, newer...))
+				<-ctx.Done()
+				return nil
+			}, append(test.older, LeaseID(id))...)
+			if !errors.Is(err, CodeReplaced) {
+				t.Errorf("the older ended with %v", err)
+			}
+			if _, err := c.Renew(t.Context(), id, 0, name); err != nil {
+				t.Errorf("the newer was lost with it: %v", err)
+			}
+			if err := l.Release(t.Context()); err != nil {
+				t.Error(err)
+			}
+		})
 	}
 }
 

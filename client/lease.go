@@ -116,7 +116,14 @@ func (c *Client) newLease(parent context.Context, id string, names []string, g g
 // start runs what the lease needs until it is over: the watch over its deadline, and keep. From then on calls with its lease id
 // find it.
 func (l *Lease) start(keep func()) error {
+	var older []*Lease
+	if l.attached { // the end of its stream is their end, and they would not see it
+		older = l.c.own(l.id, l.names)
+	}
 	l.c.leases.add(l)
+	for _, other := range older {
+		other.finish(&Error{Code: CodeReplaced, Detail: "a newer Lease of this client with the same lease id has it attached"})
+	}
 	l.keeper.Add(1)
 	if !l.c.watch(l) || !l.c.goes(func() { defer l.keeper.Done(); keep() }) {
 		l.keeper.Done()
@@ -128,7 +135,7 @@ func (l *Lease) start(keep func()) error {
 
 // Context returns a context that is cancelled before the lease can be gone (but see
 // Attached). Its cause is
-// an *Error with CodeLeaseLost (also ErrMaxHold and ErrNoticeOver), ErrUnknown, ErrReleased or ErrClosed; with Do, also that
+// an *Error with CodeLeaseLost (also ErrMaxHold and ErrNoticeOver) or CodeReplaced, ErrUnknown, ErrReleased or ErrClosed; with Do, also that
 // of the context that Do was given. It has the values of the context that the lease was
 // acquired with, and not its end.
 func (l *Lease) Context() context.Context { return l.ctx }
@@ -429,7 +436,8 @@ func (l *Lease) reclaim(ctx context.Context, one *attempt) error {
 }
 
 // Release lets go of the lease: its context is cancelled, and others may have the lock. It may be called twice. nil
-// means that the lease was held until now. An *Error with CodeLeaseLost means that it had been lost before.
+// means that the lease was held until now. An *Error with CodeLeaseLost means that it had been lost before; with
+// CodeReplaced that a newer request has it, so nothing is released.
 // ErrUnreachable, and a refusal that all gateways give, such as CodeUnauthenticated, mean that nobody could be told, so
 // that the lease ends by its TTL. After anything but nil and CodeLeaseLost another call tries again. It asks one gateway
 // after the other, for 5 s at most, and 2 s more if the context ends meanwhile: a lease is released although the context
@@ -458,13 +466,17 @@ func (l *Lease) release(ctx context.Context) error {
 		timeout = lateReleaseTimeout
 	}
 	l.finish(ErrReleased)
+	l.mu.Lock()
+	lost := l.over
+	l.mu.Unlock()
+	if errors.Is(lost, CodeReplaced) { // it is the newer one's
+		l.keeper.Wait()
+		return lost
+	}
 	for _, other := range l.c.own(l.id, l.held()) {
 		other.givesUp(l.held())
 	}
 	l.keeper.Wait()
-	l.mu.Lock()
-	lost := l.over
-	l.mu.Unlock()
 	if errors.Is(lost, CodeLeaseLost) && !errors.Is(lost, ErrMaxHold) && !errors.Is(lost, ErrNoticeOver) && len(l.held()) == 1 {
 		return lost
 	}

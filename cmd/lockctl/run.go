@@ -126,7 +126,7 @@ func runUnder(ctx context.Context, c *call) error {
 	err, release = release(context.Background()), nil // it is not tried again
 	c.unsaid = err != nil
 	switch {
-	case err == nil, errors.Is(err, client.CodeLeaseLost):
+	case err == nil, errors.Is(err, client.CodeLeaseLost), errors.Is(err, client.CodeReplaced):
 	case errors.Is(err, client.CodeInvalidRequest):
 		said.say(fmt.Sprintf("the lock is held until the lease expires instead of for %s: %s", c.atLeast, err))
 	case kept:
@@ -299,7 +299,7 @@ func (p *process) supervise(l *client.Lease, grace time.Duration, signals <-chan
 func (e *ending) stop(l *client.Lease, grace time.Duration, status wait) wait {
 	cause := context.Cause(l.Context())
 	e.say(fmt.Sprintf("ending the command: %s", cause))
-	if !errors.Is(cause, client.CodeLeaseLost) || errors.Is(cause, client.ErrMaxHold) || errors.Is(cause, client.ErrNoticeOver) {
+	if !errors.Is(cause, client.CodeLeaseLost) && !errors.Is(cause, client.CodeReplaced) || errors.Is(cause, client.ErrMaxHold) || errors.Is(cause, client.ErrNoticeOver) {
 		e.terminate()
 		early := min(grace/2, killEarly)
 		for left := l.Remaining(); left > early; left = l.Remaining() {
