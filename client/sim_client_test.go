@@ -177,7 +177,27 @@ func (c *simClient) play() {
 func (c *simClient) hold(h *simHold) {
 	advance(h.after)
 	c.awake(c.sim.ctx)
-	options := []Option{TTL(h.ttl), Wait(h.wait)}
+	b := c.acquire(h, Wait(h.wait))
+	if b == nil {
+		return
+	}
+	for i := range h.calls {
+		call := &h.calls[i]
+		if !b.waits(call.after) {
+			break
+		}
+		if call.beside {
+			c.sim.running.Go(func() { b.call(call) })
+		} else {
+			b.call(call)
+		}
+	}
+	b.ends()
+}
+
+// acquire asks for a lease; nil: it was not granted.
+func (c *simClient) acquire(h *simHold, further ...Option) *belief {
+	options := append(further, TTL(h.ttl))
 	if h.attached {
 		options = append(options, Attached())
 	}
@@ -190,32 +210,37 @@ func (c *simClient) hold(h *simHold) {
 	if h.maxHold > 0 {
 		options = append(options, MaxHold(h.maxHold))
 	}
+	if h.least > 0 && !h.attached {
+		options = append(options, AtLeast(h.least))
+	}
 	asked := time.Now()
 	l, err := c.c.Acquire(c.sim.ctx, h.names[0], options...)
 	if err != nil {
 		c.sim.note("client %d: %v is not granted: %v", c.n, h, err)
-		return
+		return nil
 	}
-	b := c.sim.believes(c, h, l, asked)
 	c.sim.note("client %d has %s: %v", c.n, l.Public(), h)
-	for i := range h.calls {
-		call := &h.calls[i]
-		if !b.waits(call.after) {
-			break
-		}
-		if call.beside {
-			c.sim.running.Go(func() { b.call(call) })
-		} else {
-			b.call(call)
-		}
-	}
-	if b.waits(h.span) {
+	return c.sim.believes(c, h, l, asked)
+}
+
+// ends has the lease for the rest of its time, and releases it.
+func (b *belief) ends() {
+	c, l := b.client, b.l
+	if b.waits(b.hold.span) {
 		b.stays()
 	}
 	c.awake(context.Background())
 	c.sim.note("client %d releases %s, which is %v", c.n, l.Public(), l.Err())
 	b.lets()
-	l.Release(c.sim.ctx)
+	b.isReleased()
+	b.left(l.Release(c.sim.ctx))
+}
+
+// isReleased is called before a release with the lease id is asked for.
+func (b *belief) isReleased() {
+	b.releases.turn <- struct{}{}
+	b.releases.asked = true
+	<-b.releases.turn
 }
 
 // waits has the lease for a while, and reports whether it may be counted on then.
@@ -247,12 +272,39 @@ func (b *belief) call(call *simCall) {
 		left, err := c.Change(ctx, l.ID(), Change{TTL: call.ttl, Labels: Labels{Owner: "another"}}, names...)
 		b.renewed(call.ttl, left, err)
 	case simRelease:
+		b.isReleased()
 		b.released(c.Release(ctx, l.ID(), names...))
+	case simFind:
+		if len(names) == len(call.found.names) { // else one is released already, and would be asked for anew
+			b.finds(call.found)
+		}
 	case simReleaseOne:
+		b.isReleased()
 		if len(names) == 1 { // the others are released already
 			b.released(c.Release(ctx, l.ID(), names[0]))
 			return
 		}
 		c.Release(ctx, l.ID(), names[0])
+	}
+}
+
+// finds acquires once more with the lease id. Of the two Leases that there are then each ends with the release of the other.
+func (b *belief) finds(h *simHold) {
+	j := &b.sim.judge
+	j.mu.Lock()
+	asks := *h
+	asks.ttl = max(h.ttl, b.ttl) // it may have that by then
+	j.mu.Unlock()
+	b.releases.turn <- struct{}{}
+	var other *belief
+	if !b.releases.asked {
+		if other = b.client.acquire(&asks, Wait(0), LeaseID(b.l.ID())); other != nil {
+			other.releases = b.releases
+		}
+	}
+	<-b.releases.turn
+	if other != nil {
+		b.sim.count("leases with the id of another")
+		other.ends()
 	}
 }

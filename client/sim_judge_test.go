@@ -25,6 +25,7 @@ type simJudge struct {
 
 	mu      sync.Mutex
 	last    map[string]simGrant // by name
+	kept    map[string]simKept  // by name, for AtLeast
 	beliefs map[*belief]bool
 	granted chan struct{} // has a value when the store has granted something
 }
@@ -36,6 +37,12 @@ type simGrant struct {
 	at    time.Time
 }
 
+// simKept is until when nobody else gets a name that was released.
+type simKept struct {
+	lease string
+	until time.Time
+}
+
 // Event implements fencing.EventSink.
 func (j *simJudge) Event(e fencing.Event) {
 	if e.Kind != fencing.EventGranted {
@@ -43,7 +50,11 @@ func (j *simJudge) Event(e fencing.Event) {
 	}
 	j.mu.Lock()
 	j.last[string(e.Name)] = simGrant{int64(e.Token), string(e.Lease), time.Now()}
+	kept := j.kept[string(e.Name)]
 	j.mu.Unlock()
+	if early := time.Until(kept.until); early > 0 && kept.lease != string(e.Lease) {
+		j.sim.fault("%s was to be kept, and is granted to %s %s too soon", e.Name, e.Lease, early)
+	}
 	j.sim.note("the store grants %s to %s (%s)", e.Name, e.Lease, e.Owner)
 	select {
 	case j.granted <- struct{}{}:
@@ -66,18 +77,42 @@ type belief struct {
 	called time.Time     // when that was
 	guilty map[string]bool
 	judged bool // that it has ended in a calm schedule
+
+	releases *simReleases // of all Leases with its id
+}
+
+// simReleases has nobody acquire with a lease id beside a release, nor after one: what is carried out late ends what was found.
+type simReleases struct {
+	turn  chan struct{} // of one at a time
+	asked bool
 }
 
 // believes has the judge look at a lease.
 func (s *simulation) believes(c *simClient, h *simHold, l *Lease, asked time.Time) *belief {
-	b := &belief{sim: s, client: c, hold: h, l: l, asked: asked, ttl: h.ttl, latest: h.ttl, called: time.Now(), guilty: map[string]bool{}}
+	b := &belief{sim: s, client: c, hold: h, l: l, asked: asked, ttl: h.ttl, latest: h.ttl, called: time.Now(), guilty: map[string]bool{}, releases: &simReleases{turn: make(chan struct{}, 1)}}
 	j := &s.judge
 	j.mu.Lock()
 	j.beliefs[b] = true
+	j.mayLast(l.ID(), h.ttl)
 	j.mu.Unlock()
 	s.count("leases")
 	s.look()
 	return b
+}
+
+// mayLast notes for how long a lease was asked for, of all Leases with its id. The caller holds mu.
+func (j *simJudge) mayLast(id string, ttl time.Duration) {
+	longest := ttl
+	for b := range j.beliefs {
+		if b.l.ID() == id {
+			longest = max(longest, b.ttl)
+		}
+	}
+	for b := range j.beliefs {
+		if b.l.ID() == id {
+			b.ttl = longest
+		}
+	}
 }
 
 // lets ends the belief: the client releases it.
@@ -176,7 +211,7 @@ func (b *belief) allowed() (until time.Time, why string) {
 func (b *belief) renewed(ttl, left time.Duration, err error) {
 	j := &b.sim.judge
 	j.mu.Lock()
-	b.ttl = max(b.ttl, ttl)
+	j.mayLast(b.l.ID(), ttl)
 	j.mu.Unlock()
 	if err != nil || b.sim.plan.kind.name != "calm" || b.hold.maxHold > 0 {
 		return
@@ -193,6 +228,21 @@ func (b *belief) renewed(ttl, left time.Duration, err error) {
 	advance(simSettles) // it may have been renewed with what was asked for before at the same time
 	if remains := b.l.Remaining(); remains < min(left, ttl)*3/4-simSettles-simSlack {
 		b.sim.fault("%s was renewed for %s, and %s remains %s later", b, left, remains, simSettles)
+	}
+}
+
+// left has the judge see that nobody gets what was released, with AtLeast, before that time is over by the client's clocks.
+func (b *belief) left(err error) {
+	if b.hold.least == 0 || b.hold.attached || err != nil {
+		return
+	}
+	j := &b.sim.judge
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for _, g := range b.l.Grants() {
+		if j.last[g.Name].token == g.Token {
+			j.kept[g.Name] = simKept{b.l.Public(), b.asked.Add(time.Duration(float64(b.hold.least) / max(b.client.rate, 1)))}
+		}
 	}
 }
 

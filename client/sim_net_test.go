@@ -264,6 +264,9 @@ func (e *simEnd) Write(b []byte) (int, error) {
 	mine, its := e.pipes[e.reads], e.pipes[1-e.reads]
 	mine.mu.Lock()
 	err := mine.end
+	if err != nil && mine.told.IsZero() {
+		mine.told = time.Now()
+	}
 	if mine.closed {
 		err = net.ErrClosed
 	} else if errors.Is(err, io.EOF) { // a half that is closed can be written to; here it is a whole

@@ -24,7 +24,8 @@ type simKind struct {
 	skew     bool // clocks run at other rates than the store's, and stand still
 	troubles []simTroubleKind
 	often    time.Duration // between two troubles
-	calls    bool          // Renew, Change and Release with the lease id
+	calls    bool          // Renew, Change and Release with the lease id, and other Leases with it
+	beside   bool          // many of them, beside each other
 }
 
 var simKinds = []simKind{
@@ -33,6 +34,7 @@ var simKinds = []simKind{
 	{name: "cuts", troubles: []simTroubleKind{simCut, simCut, simVanish, simMute}, often: 2 * time.Second},
 	{name: "gateways", troubles: []simTroubleKind{simKill, simDrain, simCut}, often: 3 * time.Second},
 	{name: "slow", calls: true, troubles: []simTroubleKind{simSlow, simSlow, simMute, simCut}, often: 2 * time.Second},
+	{name: "beside", calls: true, beside: true, troubles: []simTroubleKind{simSlow, simSlow, simVanish, simMute, simCut}, often: time.Second},
 	{name: "everything", skew: true, calls: true, troubles: []simTroubleKind{simFreeze, simStop, simCut, simVanish, simMute, simSlow, simKill, simDrain}, often: 2 * time.Second},
 }
 
@@ -51,12 +53,13 @@ type simHold struct {
 	attached bool
 	linger   time.Duration
 	maxHold  time.Duration
+	least    time.Duration // of AtLeast
 	span     time.Duration // for how long it has the lease, after the calls
 	calls    []simCall
 }
 
 func (h *simHold) String() string {
-	return fmt.Sprintf("{%v ttl %s attached %t linger %s maxHold %s for %s, %v}", h.names, h.ttl, h.attached, h.linger, h.maxHold, h.span, h.calls)
+	return fmt.Sprintf("{%v ttl %s attached %t linger %s maxHold %s at least %s for %s, %v}", h.names, h.ttl, h.attached, h.linger, h.maxHold, h.least, h.span, h.calls)
 }
 
 type simCallKind int
@@ -66,6 +69,7 @@ const (
 	simChange
 	simReleaseOne // of several names
 	simRelease    // of all
+	simFind       // acquires with the lease id: another Lease
 )
 
 // simCall is a call with the lease id of a lease that the client holds.
@@ -73,10 +77,14 @@ type simCall struct {
 	after  time.Duration
 	what   simCallKind
 	ttl    time.Duration
-	beside bool // the next one does not wait for it
+	beside bool     // the next one does not wait for it
+	found  *simHold // by simFind
 }
 
 func (c simCall) String() string {
+	if c.what == simFind {
+		return fmt.Sprintf("Acquire of %v with LeaseID after %s (beside the next: %t)", c.found, c.after, c.beside)
+	}
 	return fmt.Sprintf("%s(%s) after %s (beside the next: %t)", [...]string{"Renew", "Change", "Release of one", "Release"}[c.what], c.ttl, c.after, c.beside)
 }
 
@@ -151,15 +159,14 @@ func planOf(seed uint64) *simPlan {
 			if oneIn(8) {
 				h.maxHold = between(h.ttl, 3*h.ttl)
 			}
-			for p.kind.calls && oneIn(2) {
-				c := simCall{after: between(100*time.Millisecond, 3*time.Second), what: simCallKind(r.IntN(4)), ttl: between(500*time.Millisecond, 12*time.Second)}
-				if c.what == simReleaseOne && len(h.names) == 1 {
-					c.what = simRenew
+			if !h.attached && oneIn(6) {
+				h.least = between(time.Second, 8*time.Second)
+				if h.maxHold > 0 {
+					h.least = h.ttl
 				}
-				if c.beside = len(p.kind.troubles) > 0 && oneIn(2); c.beside {
-					c.after /= 4
-				}
-				h.calls = append(h.calls, c)
+			}
+			for p.kind.calls && (oneIn(2) || p.kind.beside && !oneIn(4)) {
+				h.calls = append(h.calls, p.drawCall(&h, between, oneIn))
 			}
 			at += h.after + h.span
 			s.holds = append(s.holds, h)
@@ -179,6 +186,31 @@ func planOf(seed uint64) *simPlan {
 		p.troubles = append(p.troubles, t)
 	}
 	return p
+}
+
+// drawCall returns a call with the lease id of a hold.
+func (p *simPlan) drawCall(h *simHold, between func(least, most time.Duration) time.Duration, oneIn func(int) bool) simCall {
+	calm := len(p.kind.troubles) == 0
+	c := simCall{after: between(100*time.Millisecond, 3*time.Second), what: simCallKind(between(0, 4)), ttl: between(500*time.Millisecond, 12*time.Second)}
+	switch {
+	case p.kind.beside && !oneIn(4), h.least > 0 && c.what >= simReleaseOne: // a release by id keeps nothing
+		c.what = simRenew
+	case !calm && h.least == 0 && oneIn(4):
+		c.what = simFind
+		c.found = &simHold{names: h.names, ttl: c.ttl, attached: oneIn(2), span: between(500*time.Millisecond, 6*time.Second)}
+		if c.found.attached && oneIn(2) {
+			c.found.linger = between(100*time.Millisecond, c.ttl)
+		}
+	case c.what == simReleaseOne && len(h.names) == 1:
+		c.what = simRenew
+	}
+	switch c.beside = !calm && (p.kind.beside || oneIn(2)); {
+	case p.kind.beside:
+		c.after = between(0, 400*time.Millisecond)
+	case c.beside:
+		c.after /= 4
+	}
+	return c
 }
 
 // shrunk returns what is left of a plan that goes wrong when all is left out that it goes wrong without, as far as a few
