@@ -168,6 +168,11 @@ func TestOneStreamIsLeftWhereverTheyStop(t *testing.T) {
 				before := r
 				before.Stamp = fencing.NewStamp()
 				w.attach(before, nil, "a", "b")
+				for _, name := range []fencing.Name{"a", "b"} { // asking who is newest ends it sooner
+					if _, err := w.dogs[0].Do(w.t.Context(), fencing.RenewRequest{Name: name, Lease: r.Lease, TTL: 4 * r.TTL}); err != nil {
+						t.Fatal(err)
+					}
+				}
 			}
 			var sent [2]*whole
 			var pass [2]func()
@@ -186,7 +191,14 @@ func TestOneStreamIsLeftWhereverTheyStop(t *testing.T) {
 					}
 				}
 			}
-			advance(2 * r.TTL)
+			for _, k := range left {
+				for i, name := range k.names {
+					if h := w.holder(name); h != nil && h.Attached == k.Stamp && h.ExpiresAt < k.outs[i].Holder.ExpiresAt {
+						t.Errorf("held %t, stopped before the calls %v: %s lives for %s less than the stream was told", held, stops, name, k.outs[i].Holder.ExpiresAt.Sub(h.ExpiresAt))
+					}
+				}
+			}
+			advance(8 * r.TTL)
 			synctest.Wait()
 			var goOn []*kept
 			for _, k := range left {

@@ -312,12 +312,9 @@ func (s *Session) checkNewest(ctx context.Context) error {
 	for {
 		replaced := s.takeReplaced()
 		for i, name := range replaced {
-			at := slices.Index(s.names, name)
-			out, err := s.renew(ctx, name, 0, s.outs[at].Holder.Epoch)
+			err := s.stillNewest(ctx, slices.Index(s.names, name))
 			switch {
 			case err == nil:
-				fresh := s.outs[at].Fresh
-				s.outs[at], s.outs[at].Fresh = out, fresh
 			case fencing.Uncertain(err):
 				s.keepReplaced(replaced[i:])
 				return nil
@@ -329,6 +326,17 @@ func (s *Session) checkNewest(ctx context.Context) error {
 			return nil
 		}
 	}
+}
+
+// stillNewest has the store say that the name at i hangs on this request, and notes for how long: it is renewed by that, with the
+// TTL of its grant. CodeReplaced: it hangs on a newer one.
+func (s *Session) stillNewest(ctx context.Context, i int) error {
+	out, err := s.renew(ctx, s.names[i], 0, s.outs[i].Holder.Epoch)
+	if err == nil {
+		out.Fresh = s.outs[i].Fresh
+		s.outs[i] = out
+	}
+	return err
 }
 
 // LeaveOlder has what the lease id held before not be let go of: the client is told that nothing is known, and asks

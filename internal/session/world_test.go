@@ -277,7 +277,7 @@ func (w *world) holdsSession(a *whole, before map[fencing.Name]fencing.Token) {
 	}
 	for i, name := range slices.Sorted(slices.Values(a.names)) {
 		h := w.holder(name)
-		if h == nil || h.Token != a.outs[i].Holder.Token || h.Provisional || h.Attached != a.Stamp {
+		if h == nil || h.Token != a.outs[i].Holder.Token || h.Provisional || h.Attached != a.Stamp || h.ExpiresAt < a.outs[i].Holder.ExpiresAt {
 			w.t.Errorf("%s: told %+v; the store has %+v", name, a.outs[i].Holder, h)
 		}
 		if token := before[name]; token != 0 && h.Token != token {
