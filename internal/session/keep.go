@@ -60,9 +60,6 @@ func (s *Session) Keep(ctx context.Context, ready func() bool) <-chan Update {
 	s.client, s.ready, s.updates = ctx, ready, make(chan Update, 1)
 	for _, l := range s.Leases() {
 		k := &keptLease{Lease: l}
-		if h := &l.Outcome.Holder; h.TTL != h.GrantTTL { // it was renewed by its lease id before
-			k.ttl = h.TTL
-		}
 		k.take(l.Outcome)
 		s.noteHas(l.Name, &l.Outcome)
 		s.leases = append(s.leases, k)
