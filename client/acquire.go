@@ -397,6 +397,7 @@ func (q *acquiring) once(ctx, parent context.Context, wait, within time.Duration
 	body.Wait = q.waitMillis(wait)
 	var g granted
 	q.call.body, q.call.read = body, func(status int, body []byte) error {
+		q.found = q.found && status != http.StatusCreated
 		if err := g.lease(q.names)(status, body); err != nil {
 			return err
 		}

@@ -248,6 +248,9 @@ func (q *acquiring) attach(ctx, parent context.Context, within time.Duration) (*
 				if l.claim.stream = len(q.names) > 1; !l.claim.stream {
 					again.Linger = 0 // it is for a stream
 				}
+				if again.Linger == 0 { // they stay as they are, and this gateway's bounds may be others
+					again.TTL, again.MaxHold = 0, 0
+				}
 				l.claim.body = again
 				l.doubted = q.doubted
 				return l, l.start(func() {

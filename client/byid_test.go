@@ -183,20 +183,17 @@ func TestEndedStreamsKeepNobodyBusy(t *testing.T) {
 	})
 }
 
-// A lease that is found by its id is renewed with the TTL that it has, whatever it was granted with, by the client or by its gateway.
+// A lease that is found by its id is renewed with the TTL that it has, whatever it was granted with.
 func TestFoundIsRenewedAsItIs(t *testing.T) {
 	t.Parallel()
 	s, c := start(t)
-	for name, options := range map[string][]Option{"longer": nil, "shorter": {Attached()}, "longer-attached": {Attached()}} {
+	for name, ttl := range map[string]time.Duration{"longer": time.Minute, "shorter": 2 * time.Second} {
 		t.Run(name, func(t *testing.T) {
-			id, ttl := NewLeaseID(), time.Minute
-			if name == "shorter" {
-				ttl = 2 * time.Second
-			}
+			id := NewLeaseID()
 			must[*Lease](t)(c.TryAcquire(t.Context(), name, LeaseID(id), TTL(ttl), NotRenewed()))
 			must[time.Duration](t)(connect(t, s.Gateways[0].URL()).Renew(t.Context(), id, 9*time.Second, name))
 			finder := connect(t, s.Gateways[0].URL())
-			l := must[*Lease](t)(finder.TryAcquire(t.Context(), name, append(options, LeaseID(id))...))
+			l := must[*Lease](t)(finder.TryAcquire(t.Context(), name, LeaseID(id)))
 			renewed(t, l)
 			if n := must[Lock](t)(c.Inspect(t.Context(), name)).Holders[0].TTL; n != 9000 {
 				t.Errorf("it has a TTL of %d ms", n)
@@ -242,10 +239,92 @@ func TestReplacedReleasesNothing(t *testing.T) {
 			if _, err := c.Renew(t.Context(), id, 0, name); err != nil {
 				t.Errorf("the newer was lost with it: %v", err)
 			}
+			if err := l.settled(); err != nil || l.Name() != name {
+				t.Errorf("the newer has %v: %v", l.Grants(), err)
+			}
 			if err := l.Release(t.Context()); err != nil {
 				t.Error(err)
 			}
 		})
+	}
+}
+
+// A Lease that is acquired with the lease id of another one counts on no more than what is being asked for that.
+func TestFoundDuringARenewal(t *testing.T) {
+	for name, options := range map[string][]Option{"renewed": nil, "not renewed": {NotRenewed()}} {
+		synctest.Test(t, func(t *testing.T) {
+			c := scripted(t, 1, func(r *http.Request) (*http.Response, error) {
+				if r.Method == http.MethodPut {
+					sleep(r.Context(), 3*time.Second)
+				}
+				return renews(r)
+			})
+			defer c.Close()
+			l := must[*Lease](t)(c.Acquire(t.Context(), "a", options...))
+			go c.Renew(t.Context(), l.ID(), 2*time.Second, "a")
+			synctest.Wait()
+			found := must[*Lease](t)(c.Acquire(t.Context(), "a", append(options, LeaseID(l.ID()))...))
+			if got := found.Remaining(); got > 2*time.Second {
+				t.Errorf("%s: it is counted on for %s", name, got)
+			}
+			c.Release(t.Context(), l.ID(), "a")
+		})
+	}
+}
+
+// A Lease that is over, and another one was acquired with its lease id since, releases nothing of that.
+func TestOverReleasesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		released := 0
+		c := scripted(t, 1, func(r *http.Request) (*http.Response, error) {
+			if r.Method == http.MethodDelete {
+				released++
+				return says(204, "")
+			}
+			return grants(r)
+		})
+		defer c.Close()
+		l := must[*Lease](t)(c.Acquire(t.Context(), "a", NotRenewed()))
+		time.Sleep(time.Minute)
+		if err := l.Err(); !errors.Is(err, ErrUnknown) {
+			t.Fatal(err)
+		}
+		found := must[*Lease](t)(c.Acquire(t.Context(), "a", LeaseID(l.ID())))
+		if err := l.Release(t.Context()); !errors.Is(err, CodeReplaced) || released > 0 || found.Err() != nil {
+			t.Errorf("%v; %d were released, and of the newer one: %v", err, released, found.Err())
+		}
+		if err := found.Release(t.Context()); err != nil || released != 1 {
+			t.Errorf("%v; %d were released", err, released)
+		}
+	})
+}
+
+// A name whose release was refused is released with the rest.
+func TestRefusedReleaseIsRepeated(t *testing.T) {
+	t.Parallel()
+	forbidden, released := true, ""
+	c := scripted(t, 1, func(r *http.Request) (*http.Response, error) {
+		if r.Method != http.MethodDelete {
+			return says(201, `{"lease_id":"`+r.Header.Get("Lease-Id")+`","ttl_ms":30000,"expires_in_ms":30000,"renew_in_ms":10000,"waited_ms":0,"locks":[{"name":"a","fencing_token":7,"ttl_ms":30000},{"name":"b","fencing_token":8,"ttl_ms":30000}]}`)
+		}
+		if forbidden {
+			return says(403, `{"code":"forbidden","detail":"not this one"}`)
+		}
+		released = r.URL.String()
+		return says(204, "")
+	})
+	defer c.Close()
+	c.options.Patience = time.Second
+	l := must[*Lease](t)(c.Acquire(t.Context(), "a", Also("b"), NotRenewed()))
+	if err := c.Release(t.Context(), l.ID(), "b"); !errors.Is(err, CodeForbidden) {
+		t.Error(err)
+	}
+	if left := l.Grants(); len(left) != 1 || left[0].Name != "a" {
+		t.Errorf("it has %v", left)
+	}
+	forbidden = false
+	if err := l.Release(t.Context()); err != nil || released != "http://a/locks?name=a&name=b" {
+		t.Errorf("%v; released with %s", err, released)
 	}
 }
 

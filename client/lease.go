@@ -92,6 +92,7 @@ type Lease struct {
 	last      error           // of the last attempt to renew it
 	freed     func() error    // releases it, once for all who wait
 	least     time.Duration   // of AtLeast, until ReleaseNow
+	owed      []string        // names that a Client.Release has failed to release
 
 	backoff time.Duration // after the next stream that ends soon
 }
@@ -116,13 +117,12 @@ func (c *Client) newLease(parent context.Context, id string, names []string, g g
 // start runs what the lease needs until it is over: the watch over its deadline, and keep. From then on calls with its lease id
 // find it.
 func (l *Lease) start(keep func()) error {
-	var older []*Lease
-	if l.attached { // the end of its stream is their end, and they would not see it
-		older = l.c.own(l.id, l.names)
-	}
+	older := l.c.own(l.id, l.names)
 	l.c.leases.add(l)
 	for _, other := range older {
-		other.finish(&Error{Code: CodeReplaced, Detail: "a newer Lease of this client with the same lease id has it attached"})
+		if l.abandons(other.mostAskedNow(), true); l.attached { // the end of its stream is their end, and they would not see it
+			other.finish(replacedHere())
+		}
 	}
 	l.keeper.Add(1)
 	if !l.c.watch(l) || !l.c.goes(func() { defer l.keeper.Done(); keep() }) {
@@ -131,6 +131,11 @@ func (l *Lease) start(keep func()) error {
 		return ErrClosed
 	}
 	return nil
+}
+
+// replacedHere is why a Lease is over of which a newer one of this client has the lease id.
+func replacedHere() error {
+	return &Error{Code: CodeReplaced, Detail: "a newer Lease of this client has the same lease id"}
 }
 
 // Context returns a context that is cancelled before the lease can be gone (but see
@@ -423,7 +428,7 @@ func (l *Lease) reclaim(ctx context.Context, one *attempt) error {
 	}
 	names := len(l.held())
 	err := l.takeOver(ctx, one)
-	if err == nil || toAsk.fate(err).patient() {
+	if err == nil || toAsk.fate(err).patient() && outcomeOf(err) != tooMany {
 		return err
 	}
 	if errors.Is(err, CodeLeaseLost) && (refusal(err).Reason != ReasonReleased || names == 1 || l.fewerThan(names, err)) {
@@ -465,15 +470,22 @@ func (l *Lease) release(ctx context.Context) error {
 	if l.mayBeGone() {
 		timeout = lateReleaseTimeout
 	}
+	l.mu.Lock()
+	before := l.over
+	l.mu.Unlock()
 	l.finish(ErrReleased)
 	l.mu.Lock()
 	lost := l.over
 	l.mu.Unlock()
+	others := l.c.own(l.id, l.held())
+	if len(others) > 0 && before != nil && before != ErrReleased { // they were acquired since
+		lost = replacedHere()
+	}
 	if errors.Is(lost, CodeReplaced) { // it is the newer one's
 		l.keeper.Wait()
 		return lost
 	}
-	for _, other := range l.c.own(l.id, l.held()) {
+	for _, other := range others {
 		other.givesUp(l.held())
 	}
 	l.keeper.Wait()
@@ -487,7 +499,10 @@ func (l *Lease) release(ctx context.Context) error {
 		if left := l.leftOfLeast(); left > 0 {
 			return l.leave(limited, patience, left)
 		}
-		return l.c.release(limited, patience, l.id, l.held())
+		l.mu.Lock()
+		names := slices.Concat(l.names, l.owed)
+		l.mu.Unlock()
+		return l.c.release(limited, patience, l.id, names)
 	})
 }
 

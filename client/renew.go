@@ -16,14 +16,24 @@ import (
 // until one has done it or says why not (400, 409, 412), the context ends, or Options.Patience is over: ErrUnreachable,
 // or what a gateway refused it for. After the context's end it asks for another two seconds at most, also where the
 // context had ended before: so a deferred release works. Of a Lease of this client the names are gone as soon as it is
-// asked: those that are left stay held, and with the last one its context ends, with ErrReleased.
+// asked: those that are left stay held, and with the last one its context ends, with ErrReleased. What no gateway has
+// released Lease.Release asks for once more.
 func (c *Client) Release(ctx context.Context, leaseID string, names ...string) error {
-	for _, l := range c.own(leaseID, names) { // before it is asked: whether it was carried out may stay unknown
+	ours := c.own(leaseID, names)
+	had := make([][]string, len(ours))
+	for i, l := range ours { // before it is asked: whether it was carried out may stay unknown
+		had[i] = l.held()
 		l.givesUp(names)
 	}
-	return outlive(ctx, func(ctx context.Context, patience time.Duration) error {
+	err := outlive(ctx, func(ctx context.Context, patience time.Duration) error {
 		return c.release(ctx, patience, leaseID, names)
 	})
+	if err != nil && !errors.Is(err, CodeLeaseLost) {
+		for i, l := range ours {
+			l.owes(slices.DeleteFunc(slices.Clone(had[i]), func(name string) bool { return !slices.Contains(names, name) }))
+		}
+	}
+	return err
 }
 
 // outlive has a release tried again if the context's end has kept it from being heard.
@@ -262,6 +272,13 @@ func (l *Lease) givesUp(names []string) {
 	}
 }
 
+// owes notes that the release of names that it had has failed, for Release to ask for it again.
+func (l *Lease) owes(names []string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.owed = append(l.owed, slices.DeleteFunc(names, func(name string) bool { return slices.Contains(l.names, name) || slices.Contains(l.owed, name) })...)
+}
+
 // unheard has an error say that no gateway could be told, where none could.
 func unheard(err error) error {
 	if untold(err) && !errors.Is(err, ErrUnreachable) {
@@ -362,6 +379,13 @@ func (l *Lease) mostAsked() time.Duration {
 		most = min(most, ttl)
 	}
 	return most
+}
+
+// mostAskedNow is mostAsked of a lease that another one with its lease id follows.
+func (l *Lease) mostAskedNow() time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.mostAsked()
 }
 
 // hangsOn has the lease hang on a stream, nil: on none. The gateway of a new one renews it with the TTL of the grant, unless it hears of

@@ -31,6 +31,7 @@ type keeper struct {
 	taken    bool                     // by a request that is no stream
 	asked    []string                 // methods
 	refuses  []Code                   // the next requests for the lease, one each
+	most     time.Duration            // the longest TTL that may be asked for; 0: any
 	untold   bool                     // streams that are replaced are not told
 	brief    int                      // so many streams end as soon as they were granted
 	frozen   map[string]chan struct{} // gateways by their host, or requests by their method, until it is closed
@@ -111,6 +112,8 @@ func (k *keeper) carryOut(r *http.Request, asks renewRequest) (*http.Response, e
 		code := k.refuses[0]
 		k.refuses = k.refuses[1:]
 		return says(503, fmt.Sprintf(`{"code":%q}`, code))
+	case k.most > 0 && millis(asks.TTL) > k.most:
+		return says(400, `{"code":"invalid_request","field":"ttl_ms"}`)
 	case r.Method == http.MethodDelete:
 		k.release(names)
 		return says(204, "")
@@ -595,6 +598,35 @@ func TestReplacedAfterARefusal(t *testing.T) {
 			}
 			if err := context.Cause(l.Context()); !errors.Is(err, CodeReplaced) {
 				t.Errorf("%s, then another's request has replaced it: %v", refused, err)
+			}
+		})
+	}
+}
+
+// A lease is taken over from a stream that has ended by a gateway whose bounds exclude its TTL by now, and renewed where no
+// gateway grants another stream.
+func TestTakenOverElsewhere(t *testing.T) {
+	for what, test := range map[string]struct {
+		names   []string
+		options []Option
+		refuses []Code
+	}{
+		"one name":         {names: []string{"a"}},
+		"several names":    {names: []string{"a", "b"}},
+		"too many streams": {names: []string{"a", "b"}, options: []Option{Linger(9 * time.Second)}, refuses: slices.Repeat([]Code{CodeTooManyRequests}, 1000)},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			c, k := keep(t, 9*time.Second)
+			defer c.Close()
+			l := must[*Lease](t)(c.Acquire(t.Context(), test.names[0], append(test.options, Also(test.names[1:]...), Attached(), TTL(9*time.Second))...))
+			lives(t, l, 20*time.Second)
+			k.mu.Lock()
+			k.most, k.refuses = 5*time.Second, test.refuses
+			k.mu.Unlock()
+			k.harm(breakOff)
+			lives(t, l, time.Minute)
+			if err := l.Release(t.Context()); err != nil {
+				t.Errorf("%s: %v", what, err)
 			}
 		})
 	}
