@@ -156,6 +156,33 @@ func TestAStreamLooksAgainAtItsFirstName(t *testing.T) {
 	}
 }
 
+// A stream that finds a lease which was renewed for longer, or less, is told that it lives for the TTL of its grant: so it does.
+func TestFoundLivesAsGranted(t *testing.T) {
+	for _, names := range [][]fencing.Name{{"a"}, {"a", "b"}} {
+		for _, part := range []time.Duration{2, 40} {
+			inWorld(t, func(w *world) {
+				r := asks("")
+				r.Attach = true
+				w.attach(r, nil, names...)
+				for _, name := range names {
+					if _, err := w.dogs[0].Do(w.t.Context(), fencing.RenewRequest{Name: name, Lease: r.Lease, TTL: part * r.TTL / 10}); err != nil {
+						t.Fatal(err)
+					}
+				}
+				r.Stamp = fencing.NewStamp()
+				found := w.ask(1, r, names...)
+				w.holdsSession(found, nil)
+				for i, out := range found.outs {
+					if left := out.Holder.ExpiresAt.Sub(out.Now); left != r.TTL || out.Holder.TTL != r.TTL {
+						t.Errorf("%s lives for %s, and was granted for %s", names[i], left, r.TTL)
+					}
+				}
+				found.Told()
+			})
+		}
+	}
+}
+
 // Of two streams of one lease id, each of which stops before any one of its calls while the other goes on, one is left.
 func TestOneStreamIsLeftWhereverTheyStop(t *testing.T) {
 	const calls = 12

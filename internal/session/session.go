@@ -169,6 +169,9 @@ func (s *Session) Acquire(ctx context.Context, parks Parks) (outs []fencing.Outc
 	if err == nil {
 		err = s.checkNewest(ctx)
 	}
+	if err == nil {
+		err = s.asGranted(ctx)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -337,6 +340,19 @@ func (s *Session) stillNewest(ctx context.Context, i int) error {
 		s.outs[i] = out
 	}
 	return err
+}
+
+// asGranted renews leases that a stream has found, and that have another TTL than that of their grant, or lingered: this gateway
+// goes on with that of the grant, so its client is to be told of no other.
+func (s *Session) asGranted(ctx context.Context) error {
+	for i := range s.outs {
+		if h := &s.outs[i].Holder; s.ask.Attach && h.TTL != h.GrantTTL {
+			if err := s.stillNewest(ctx, i); err != nil {
+				return named(err, s.names[i])
+			}
+		}
+	}
+	return nil
 }
 
 // LeaveOlder has what the lease id held before not be let go of: the client is told that nothing is known, and asks
