@@ -148,7 +148,8 @@ func StopEarly(d time.Duration) Option { return func(a *acquisition) { a.margin 
 // returned, with the same token, whatever owner it has unless Owner names another one
 // (CodeConflict). An acquire that fails then releases nothing. With Attached the new Lease has it: one that was
 // attached before ends with CodeReplaced, in whatever process, and so does any of this client with the lease id. Don't
-// acquire with a lease id for which a release was asked, whatever came of that: carried out late it ends the new Lease unseen.
+// acquire with a lease id for which a release was asked, whatever came of that: carried out late it ends the new Lease
+// unseen; nor after the end of a Lease of which a Renew was not answered, which may shorten it so.
 func LeaseID(id string) Option { return func(a *acquisition) { a.leaseID, a.found = id, true } }
 
 // OnLeaseID calls f with the public part of the lease id before it is first asked with, so
@@ -244,6 +245,9 @@ func (c *Client) acquire(ctx, parent context.Context, name string, waits bool, o
 	defer cancel(nil)
 	defer context.AfterFunc(c.ctx, func() { cancel(ErrClosed) })()
 	q := &acquiring{c: c, acquisition: o, names: names, call: r, begun: c.now(), retry: c.newRetry()}
+	if o.leaseID != "" {
+		q.older = c.own(o.leaseID, names)
+	}
 	q.identify(cmp.Or(o.leaseID, NewLeaseID()))
 	l, err := q.run(ctx, parent)
 	if err != nil && q.uncertain && o.leaseID == "" {
@@ -277,9 +281,10 @@ type acquiring struct {
 	call      call
 	begun     instant
 	retry     *retry
-	uncertain bool // a request may have been granted without our knowing
-	doubted   int  // requests with the lease id that came to nothing that is known
-	over      int  // grants in a row that were over before they were known
+	uncertain bool     // a request may have been granted without our knowing
+	doubted   int      // requests with the lease id that came to nothing that is known
+	over      int      // grants in a row that were over before they were known
+	older     []*Lease // of this client with its lease id, when it began
 }
 
 // identify sets the lease id to ask with. A late request with an older one replaces nothing of it.
@@ -458,6 +463,9 @@ func (q *acquiring) lease(parent context.Context, g granted, n news, hangs *stre
 	l := q.c.newLease(parent, q.call.leaseID, q.names, g, n, hangs, q.acquisition)
 	if q.attached && q.doubted > 0 { // a stream that comes late is renewed with the TTL of the grant
 		l.abandons(l.granted, true)
+	}
+	for _, older := range q.older { // also where it is over by now
+		l.abandons(older.mostAskedNow(), true)
 	}
 	return l
 }
