@@ -28,7 +28,13 @@ type simClient struct {
 	still   chan struct{}         // closed when it goes on; nil: it runs
 	goesOn  time.Time             // when it does
 	froze   time.Time             // when it went on last after all its clocks had stood still, or it had slept with clocks of another rate
-	streams map[string][]*simConn // that a lease was asked for with as a stream
+	streams map[string][]simAsked // that a lease was asked for with as a stream
+}
+
+// simAsked is a request for a stream.
+type simAsked struct {
+	conn  *simConn
+	reads int // of the client from the connection before
 }
 
 // instant is the client's now. While it stands still so do its clocks, nearly: what runs in its process all the
@@ -117,7 +123,7 @@ func (c *simClient) RoundTrip(r *http.Request, next http.RoundTripper) (*http.Re
 			if end, ok := info.Conn.(*simEnd); ok {
 				c.mu.Lock()
 				defer c.mu.Unlock()
-				c.streams[lease] = append(c.streams[lease], end.simConn)
+				c.streams[lease] = append(c.streams[lease], simAsked{end.simConn, end.read()})
 			}
 		}}))
 	}

@@ -181,6 +181,9 @@ func (s *simulation) look() (contradicted bool) {
 // nothing is left of it. So it is where its clocks run at another rate and it stood still, for an event that lay in its socket may be
 // as old as that.
 //
+// A request for a stream that was never answered is carried out late, after the lease was taken over from the stream that was granted: its
+// end releases the lease, and until its next renewal the client does not know.
+//
 // Of an attached lease, the gateway has seen the end of a stream that the client has not: the lease is released, or
 // lingers, and the client's deadline is that of the last event or answer that it read.
 func (b *belief) allowed() (until time.Time, why string) {
@@ -198,8 +201,12 @@ func (b *belief) allowed() (until time.Time, why string) {
 	if froze.After(b.asked) {
 		allow(froze.Add(life), "it stood still")
 	}
-	for _, conn := range streams {
+	for _, asked := range streams {
+		conn := asked.conn
 		end := conn.seen(toClient)
+		if late := conn.seen(toGateway); !late.IsZero() && conn.read() == asked.reads {
+			allow(late.Add(life), "a request for a stream was carried out late")
+		}
 		if !conn.seen(toGateway).IsZero() && (end.IsZero() || !end.Before(now)) { // at the same instant one comes to know it after the other
 			allow(heard.Add(life), "only the gateway has seen the end")
 		}

@@ -55,6 +55,7 @@ type simConn struct {
 	net     *simNet
 	gateway *simGateway
 	pipes   [2]*simPipe
+	reads   int // of the client; the mutex of net guards it
 }
 
 // dial connects the client with a gateway.
@@ -150,6 +151,13 @@ func (c *simConn) seen(d simDirection) time.Time {
 	return p.told
 }
 
+// read returns how often the client has read something.
+func (c *simConn) read() int {
+	c.net.mu.Lock()
+	defer c.net.mu.Unlock()
+	return c.reads
+}
+
 // heard returns when the client read something last.
 func (n *simNet) heard() time.Time {
 	n.mu.Lock()
@@ -228,7 +236,10 @@ func (e *simEnd) Read(b []byte) (int, error) {
 			}
 			p.mu.Unlock()
 			if e.ofClient() {
-				e.net.set(func(n *simNet) { n.read = now })
+				e.net.set(func(n *simNet) {
+					n.read = now
+					e.simConn.reads++
+				})
 			}
 			return n, nil
 		case len(p.chunks) > 0:

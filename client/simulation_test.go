@@ -110,7 +110,7 @@ func simulate(t *testing.T, plan *simPlan, trace bool) (faults []string, told ma
 			g.start()
 		}
 		for n, script := range plan.clients {
-			c := &simClient{sim: s, n: n, rate: script.rate, from: s.began, streams: map[string][]*simConn{}}
+			c := &simClient{sim: s, n: n, rate: script.rate, from: s.began, streams: map[string][]simAsked{}}
 			c.net = &simNet{sim: s, client: c, dice: s.dice("network", n), conns: map[*simConn]bool{}}
 			s.clients = append(s.clients, c)
 			if err := c.open(); err != nil {
