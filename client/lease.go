@@ -385,8 +385,8 @@ func (l *Lease) renewOnce(t *attempts) error {
 func (l *Lease) hears(t *attempts, one *attempt) bool {
 	switch {
 	case one.stream != nil:
+		one.call.gone(false) // first: the stream's gateway is told nothing of what it would have asked for
 		l.adopt(one)
-		one.call.gone(false)
 	case one.err == nil:
 		l.renewed(one.lease, l.c.answered(one.lease, one.answer.sent))
 		one.call.gone(false)
