@@ -11,14 +11,17 @@ import (
 	"fencepost/internal/redis/redistest"
 )
 
-// clocks are those of a Redis and of a gateway, which go as fast as time does.
+// clocks are those of a Redis and of a gateway, which stand still until a test moves them: however slow a machine is.
 type clocks struct{ redis, gateway atomic.Int64 } // how far they are ahead, ns
+
+// standing is what clocks say that were not moved.
+var standing = time.Now()
 
 func (c *clocks) options(url string) Options {
 	return Options{
 		URL:   url,
-		Now:   func() fencing.Instant { return fencing.InstantOf(time.Now().Add(time.Duration(c.redis.Load()))) },
-		Clock: func() time.Time { return time.Now().Add(time.Duration(c.gateway.Load())) },
+		Now:   func() fencing.Instant { return fencing.InstantOf(standing.Add(time.Duration(c.redis.Load()))) },
+		Clock: func() time.Time { return standing.Add(time.Duration(c.gateway.Load())) },
 	}
 }
 
@@ -80,7 +83,7 @@ func testClocks(t *testing.T, server *redistest.Server, whose string, off time.D
 		wantCode(t, "expire", err, fencing.CodeClockSkew)
 	}
 	renewal := fencing.RenewRequest{Name: "held", Lease: held.Lease}
-	sent := time.Now()
+	sent := standing
 	out, err := s.Do(ctx, renewal)
 	if within || code(err) != fencing.CodeClockSkew {
 		wantCode(t, "renew", err, fencing.CodeOK)
@@ -99,10 +102,10 @@ func testClocks(t *testing.T, server *redistest.Server, whose string, off time.D
 	if got.Token <= last {
 		t.Errorf("token %d after %d", got.Token, last)
 	}
-	if ahead := fencing.Instant(got.Token).Sub(fencing.InstantOf(time.Now())); ahead > time.Second {
+	if ahead := fencing.Instant(got.Token).Sub(fencing.InstantOf(standing)); ahead > time.Second {
 		t.Errorf("the counter was left %s ahead", ahead)
 	}
-	if left := got.ExpiresAt.Sub(fencing.InstantOf(time.Now())); left < again.TTL-time.Second || left > again.TTL+time.Second {
+	if left := got.ExpiresAt.Sub(fencing.InstantOf(standing)); left < again.TTL-time.Second || left > again.TTL+time.Second {
 		t.Errorf("a lease of %s ends in %s", again.TTL, left)
 	}
 	_, err = other.Do(ctx, acquireRequest("held"))
@@ -161,7 +164,7 @@ func TestOneOfManyRenewedWhileClocksDiffer(t *testing.T) {
 	server := redistest.Start(t)
 	var c clocks
 	s := open(t, c.options(server.URL()))
-	began := fencing.InstantOf(time.Now())
+	began := fencing.InstantOf(standing)
 	var last fencing.LeaseID
 	for range 100 {
 		r := acquireRequest("a")

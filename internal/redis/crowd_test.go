@@ -12,7 +12,7 @@ import (
 // A name with more holders than a Lua call takes arguments can be looked at.
 func TestManyHoldersAreShown(t *testing.T) {
 	const holders, clients = 9000, 60
-	s := open(t, Options{URL: redistest.Start(t).SocketURL(), MaxSkew: time.Second})
+	s := open(t, Options{URL: redistest.Start(t).SocketURL(), MaxSkew: time.Second, ReadTimeout: time.Minute, OperationTimeout: time.Minute})
 	defer s.Close()
 	faults := make(chan error, clients)
 	for range clients {

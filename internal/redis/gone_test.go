@@ -303,11 +303,13 @@ func TestWaitingBehindLostLeases(t *testing.T) {
 				s, ctx := open(t, c.options(server.URL())), t.Context()
 				listen(t, s)
 				var all []fencing.AcquireRequest
-				var last fencing.Holder
+				var first, last fencing.Holder
 				for _, ttl := range []time.Duration{10 * time.Second, 20 * time.Second} {
 					r := acquireRequest("a")
 					r.Mode, r.Limit, r.TTL = fencing.ModeShared, 2, ttl
-					last = mustAcquire(t, s, r).Holder
+					if last = mustAcquire(t, s, r).Holder; len(all) == 0 {
+						first = last
+					}
 					all = append(all, r)
 				}
 				waits, leaves := waitRequest("a"), waitRequest("a")
@@ -328,7 +330,7 @@ func TestWaitingBehindLostLeases(t *testing.T) {
 					_, err := s.Do(ctx, fencing.ReleaseRequest{Name: "a", Lease: all[0].Lease})
 					wantCode(t, verb, err, unlessLost(fencing.CodeLeaseLost))
 				case "break":
-					_, err := s.Do(ctx, fencing.BreakRequest{Name: "a", Token: last.Token - 1})
+					_, err := s.Do(ctx, fencing.BreakRequest{Name: "a", Token: first.Token - 1})
 					wantCode(t, verb, err, fencing.CodeStaleToken)
 				case "inspect":
 					_, err := s.Do(ctx, fencing.InspectRequest{Name: "a"})

@@ -173,7 +173,7 @@ func TestBehindDuringALook(t *testing.T) {
 // before, it would have the next one say that again.
 func TestLookAfterAnother(t *testing.T) {
 	server := redistest.Start(t, "--maxmemory-policy", "volatile-random")
-	s := open(t, Options{URL: server.URL()})
+	s := open(t, Options{URL: server.URL(), ReadTimeout: time.Minute, OperationTimeout: time.Minute})
 	s.guards.close()
 	n, client := s.topology.node(0), server.Client()
 	defer client.Close()

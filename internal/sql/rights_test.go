@@ -12,9 +12,12 @@ import (
 	"fencepost/internal/sql/sqltest"
 )
 
-func mustDo(t *testing.T, s *Store, op fencing.Op) fencing.Outcome {
+func mustDo(t *testing.T, s *Store, op fencing.Op) (out fencing.Outcome) {
 	t.Helper()
-	out, err := s.Do(t.Context(), op)
+	err := answered(t, func() (err error) {
+		out, err = s.Do(t.Context(), op)
+		return err
+	})
 	if err != nil {
 		t.Fatalf("%#v: %v", op, err)
 	}

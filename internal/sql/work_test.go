@@ -176,7 +176,7 @@ func (w *work) turn(s *Store, name fencing.Name, renewals int) {
 // stateOf returns all that a store remembers when it has read all that there is, and up to which entry that is.
 func stateOf(t testing.TB, s *Store) (state []byte, applied uint64) {
 	t.Helper()
-	encoded, err := view(context.Background(), s, func(l *looked) []byte {
+	encode := func(l *looked) []byte {
 		applied = l.machine.Applied()
 		snapshot, err := l.machine.Snapshot()
 		if err != nil { // the store writes one
@@ -188,11 +188,15 @@ func stateOf(t testing.TB, s *Store) (state []byte, applied uint64) {
 			t.Error(err)
 		}
 		return b.Bytes()
+	}
+	err := answered(t, func() (err error) {
+		state, err = view(context.Background(), s, encode)
+		return err
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return encoded, applied
+	return state, applied
 }
 
 type noLock struct{}
@@ -263,6 +267,16 @@ func await(t testing.TB, what string, met func() bool) {
 			t.Fatalf("%s: not within two minutes", what)
 		}
 	}
+}
+
+// answered asks again as long as the database does not answer in time, as on a machine that is kept busy, what may be carried out twice.
+func answered(t testing.TB, ask func() error) (err error) {
+	t.Helper()
+	await(t, "the database answers", func() bool {
+		err = ask()
+		return !errors.Is(err, context.DeadlineExceeded)
+	})
+	return err
 }
 
 // awaitQueued returns when so many items wait for a turn.
