@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 )
@@ -146,10 +147,15 @@ func StopEarly(d time.Duration) Option { return func(a *acquisition) { a.margin 
 // LeaseID is the lease id to acquire with, of the form of NewLeaseID, for those who have
 // to find their lease again: with one that holds the names already, that lease is
 // returned, with the same token, whatever owner it has unless Owner names another one
-// (CodeConflict). An acquire that fails then releases nothing. With Attached the new Lease has it: one that was
-// attached before ends with CodeReplaced, in whatever process, and so does any of this client with the lease id. Don't
-// acquire with a lease id for which a release was asked, whatever came of that: carried out late it ends the new Lease
-// unseen; nor after the end of a Lease of which a Renew was not answered, which may shorten it so.
+// (CodeConflict). An acquire that fails then releases nothing.
+//
+// With Attached the new Lease has it, for the TTL of its grant: one that was attached before ends with CodeReplaced, in whatever process,
+// and so does any of this client with the lease id. Where such an acquire fails after a gateway may have heard it, the end of its
+// stream releases what that had by then, and those of this client end as well. A Lease of another process that is not attached is
+// told nothing.
+//
+// Don't acquire with a lease id for which a release was asked, whatever came of that: it may be carried out late, and end the new Lease
+// unseen. Nor with that of a Lease that is over, and of which a Renew was not answered: that may shorten the new one.
 func LeaseID(id string) Option { return func(a *acquisition) { a.leaseID, a.found = id, true } }
 
 // OnLeaseID calls f with the public part of the lease id before it is first asked with, so
@@ -246,6 +252,8 @@ func (c *Client) acquire(ctx, parent context.Context, name string, waits bool, o
 	defer context.AfterFunc(c.ctx, func() { cancel(ErrClosed) })()
 	q := &acquiring{c: c, acquisition: o, names: names, call: r, begun: c.now(), retry: c.newRetry()}
 	if o.leaseID != "" {
+		c.leases.begins(q)
+		defer c.leases.ends(q)
 		q.older = c.own(o.leaseID, names)
 	}
 	q.identify(cmp.Or(o.leaseID, NewLeaseID()))
@@ -285,6 +293,9 @@ type acquiring struct {
 	doubted   int      // requests with the lease id that came to nothing that is known
 	over      int      // grants in a row that were over before they were known
 	older     []*Lease // of this client with its lease id, when it began
+
+	beside    []*renewal    // by its lease id, that were under way since it began; the mu of ownLeases guards this and the next
+	abandoned time.Duration // see ownLeases.beside
 }
 
 // identify sets the lease id to ask with. A late request with an older one replaces nothing of it.
@@ -437,7 +448,7 @@ func (q *acquiring) once(ctx, parent context.Context, wait, within time.Duration
 	if q.unkept {
 		keep = func() {}
 	}
-	return l, l.start(keep)
+	return l, q.start(l, keep)
 }
 
 // expired refuses a lease that can't be counted on.
@@ -464,10 +475,53 @@ func (q *acquiring) lease(parent context.Context, g granted, n news, hangs *stre
 	if q.attached && q.doubted > 0 { // a stream that comes late is renewed with the TTL of the grant
 		l.abandons(l.granted, true)
 	}
-	for _, older := range q.older { // also where it is over by now
-		l.abandons(older.mostAskedNow(), true)
-	}
+	q.knows(l)
 	return l
+}
+
+// knows has a Lease know of the renewals by its lease id that were under way beside the acquire.
+func (q *acquiring) knows(l *Lease) {
+	beside, abandoned := q.c.leases.beside(q)
+	l.isCapped(beside)
+	l.abandons(abandoned, abandoned > 0)
+}
+
+// follows has a Lease know of what was asked for its lease id before it was added, and of the other Leases of its client that have
+// that. Those end of which it is known that their names hang on this one now: as its stream does, an older stream's end releases
+// nothing; and what is only renewed does not hear of it. The others live beside it, and all are renewed with the shortest of their TTLs.
+func (q *acquiring) follows(l *Lease) {
+	q.knows(l)
+	for _, other := range slices.DeleteFunc(q.c.own(l.id, l.names), func(other *Lease) bool { return other == l }) {
+		streams, ofSet := other.hangsOnStream()
+		replaced := l.attached
+		if streams { // the order in which answers are read is not that of the store
+			replaced = slices.Contains(q.older, other) && (l.attached || !ofSet)
+		}
+		switch {
+		case replaced:
+			l.expects(other.mayReplace())
+			other.finish(replacedHere())
+		case !l.attached && !streams:
+			ttl := min(l.renewsFor(), other.renewsFor())
+			l.sharesTTL(ttl)
+			other.sharesTTL(ttl)
+		}
+		l.heeds(other.heeded()...)
+		other.heeds(l.late)
+	}
+	for _, older := range q.older { // also those that are over by now
+		l.heeds(older.heeded()...)
+	}
+	l.mu.Lock()
+	l.hangsOn(l.hangs)
+	l.mu.Unlock()
+}
+
+// endsOlder ends the older Leases of this client whose lease id a stream had that was asked for in vain: its end releases them.
+func (q *acquiring) endsOlder() {
+	for _, older := range q.older {
+		older.finish(replacedHere())
+	}
 }
 
 // undo releases what may have been granted to an acquire that was given up. It outlives the

@@ -210,6 +210,7 @@ func (q *acquiring) attach(ctx, parent context.Context, within time.Duration) (*
 	stop := context.AfterFunc(ctx, cancel)
 	defer stop()
 	s, err := q.c.open(streaming, q.retry.turn, q.call, within)
+	was := false // granted
 	if doubtful(err) {
 		q.doubted = min(q.doubted+1, maxAttempts) // as many as may be under way
 	}
@@ -223,6 +224,7 @@ func (q *acquiring) attach(ctx, parent context.Context, within time.Duration) (*
 			err = e.problem()
 		case "granted":
 			var g granted
+			was = true
 			if err = g.readLease(e.data, q.names); err != nil {
 				break
 			}
@@ -253,13 +255,16 @@ func (q *acquiring) attach(ctx, parent context.Context, within time.Duration) (*
 				}
 				l.claim.body = again
 				l.doubted = q.doubted
-				return l, l.start(func() {
+				return l, q.start(l, func() {
 					defer cancel()
 					l.follow(s)
 				})
 			}
 			l.finish(err)
 		}
+	}
+	if was || doubtful(err) && refusal(err) == nil || s != nil && ctx.Err() != nil {
+		q.endsOlder()
 	}
 	cancel()
 	if s != nil {

@@ -36,6 +36,24 @@ func (l *Lease) ownRequest() bool {
 	return true
 }
 
+// mayReplace returns how many requests of the lease a gateway may come to after a newer one has the lease.
+func (l *Lease) mayReplace() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	n := l.doubted + len(l.asked) - l.used
+	if l.attached && l.detached.Load() && !l.claim.stream { // each takes it over before it renews it
+		n += len(l.open)
+	}
+	return n
+}
+
+// expects has so many more requests be its own where its stream is replaced: see ownRequest.
+func (l *Lease) expects(n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.doubted = min(l.doubted+n, maxAttempts)
+}
+
 // settle takes attempts out of those that may replace a stream, and may have replaced one. The caller
 // holds mu.
 func (l *Lease) settle(which func(*attempt) bool) {

@@ -90,7 +90,8 @@ func (t *attempts) start(one *attempt, before func(context.Context, *attempt) er
 // where it was a success.
 func (t *attempts) forget(one *attempt, heeded bool) {
 	if one.call.gone != nil && !(heeded && one.err == nil) {
-		stands := errors.Is(one.err, CodeNotReplicated) || errors.Is(one.err, CodeClockSkew) // a grant is taken back, a renewal is not
+		// Of what is refused with these the gateway takes back a grant, and no renewal.
+		stands := errors.Is(one.err, CodeNotReplicated) || errors.Is(one.err, CodeClockSkew)
 		one.call.gone(one.err == nil || doubtful(one.err) || stands)
 	}
 	if one.late {

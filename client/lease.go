@@ -81,6 +81,8 @@ type Lease struct {
 	changedAt instant         // when the newest renewal by lease id was sent that was answered
 	changing  []*changing     // the renewals by lease id that are under way, also those that don't change its TTL
 	open      []time.Duration // those of all attempts to renew it that are under way
+	late      *late           // what others know of these
+	others    []*late         // of the other Leases of this client with its lease id
 	abandoned time.Duration   // the shortest of those that may still be carried out, although nobody waits for them; 0: none
 	looked    instant         // when it was judged last
 	woken     *instant        // when it was seen that this process has stood still, for so long that the lease may be over
@@ -99,7 +101,7 @@ type Lease struct {
 
 // newLease starts to watch over a lease. parent is what its context is made from.
 func (c *Client) newLease(parent context.Context, id string, names []string, g granted, n news, hangs *stream, o acquisition) *Lease {
-	l := &Lease{c: c, id: id, names: names, grants: g.grants(), news: n, due: n.at + millis(g.RenewIn), attached: o.attached, bounded: o.MaxHold > 0, granted: g.ttl(), sooner: make(chan struct{}, 1)}
+	l := &Lease{c: c, id: id, names: names, grants: g.grants(), news: n, due: n.at + millis(g.RenewIn), attached: o.attached, bounded: o.MaxHold > 0, granted: g.ttl(), sooner: make(chan struct{}, 1), late: &late{}}
 	l.ttl, l.found, l.linger = l.granted, o.found, millis(o.Linger)
 	l.hangsOn(hangs)
 	slices.SortFunc(l.grants, func(a, b Grant) int { // as the caller has named them
@@ -114,16 +116,11 @@ func (c *Client) newLease(parent context.Context, id string, names []string, g g
 	return l
 }
 
-// start runs what the lease needs until it is over: the watch over its deadline, and keep. From then on calls with its lease id
+// start runs what a lease needs until it is over: the watch over its deadline, and keep. From then on calls with its lease id
 // find it.
-func (l *Lease) start(keep func()) error {
-	older := l.c.own(l.id, l.names)
+func (q *acquiring) start(l *Lease, keep func()) error {
 	l.c.leases.add(l)
-	for _, other := range older {
-		if l.abandons(other.mostAskedNow(), true); l.attached { // the end of its stream is their end, and they would not see it
-			other.finish(replacedHere())
-		}
-	}
+	q.follows(l)
 	l.keeper.Add(1)
 	if !l.c.watch(l) || !l.c.goes(func() { defer l.keeper.Done(); keep() }) {
 		l.keeper.Done()
@@ -133,9 +130,9 @@ func (l *Lease) start(keep func()) error {
 	return nil
 }
 
-// replacedHere is why a Lease is over of which a newer one of this client has the lease id.
+// replacedHere is why a Lease is over, or releases nothing, where another one of this client has its lease id.
 func replacedHere() error {
-	return &Error{Code: CodeReplaced, Detail: "a newer Lease of this client has the same lease id"}
+	return &Error{Code: CodeReplaced, Detail: "another Lease of this client has the same lease id"}
 }
 
 // Context returns a context that is cancelled before the lease can be gone (but see
@@ -232,6 +229,7 @@ func (l *Lease) finish(cause error) {
 	if l.over == nil {
 		l.over = cause
 		l.cancel(cause)
+		l.noteLate()
 	}
 	others := l.claim.stream && errors.Is(cause, CodeLeaseLost)
 	if !l.attached || !others && !errors.Is(cause, ErrUnknown) && !errors.Is(cause, ErrMaxHold) && !errors.Is(cause, ErrNoticeOver) {
@@ -388,7 +386,9 @@ func (l *Lease) hears(t *attempts, one *attempt) bool {
 		one.call.gone(false) // first: the stream's gateway is told nothing of what it would have asked for
 		l.adopt(one)
 	case one.err == nil:
-		l.renewed(one.lease, l.c.answered(one.lease, one.answer.sent))
+		n := l.c.answered(one.lease, one.answer.sent)
+		l.renewed(one.lease, n)
+		l.tellOthers(one.lease, n)
 		one.call.gone(false)
 		t.supersede(one)
 		return true
@@ -397,6 +397,16 @@ func (l *Lease) hears(t *attempts, one *attempt) bool {
 		l.finish(one.err)
 	}
 	return false
+}
+
+// tellOthers tells the other Leases of this client with its lease id, and no other names, of its renewal.
+func (l *Lease) tellOthers(g granted, n news) {
+	names := l.held()
+	for _, other := range l.c.own(l.id, names) {
+		if other != l && containsAll(names, other.held()) {
+			other.renewed(g, n)
+		}
+	}
 }
 
 // ask begins to renew the lease once more, and waits for an answer.
@@ -475,11 +485,15 @@ func (l *Lease) release(ctx context.Context) error {
 	l.mu.Unlock()
 	l.finish(ErrReleased)
 	l.mu.Lock()
-	lost := l.over
+	lost, owed := l.over, l.owed
 	l.mu.Unlock()
 	others := l.c.own(l.id, l.held())
-	if len(others) > 0 && before != nil && before != ErrReleased { // they were acquired since
-		lost = replacedHere()
+	if len(others) > 0 && before != nil && before != ErrReleased { // they were acquired since, or have not heard yet
+		if lost = before; !errors.Is(lost, CodeLeaseLost) {
+			lost = replacedHere()
+		}
+		l.keeper.Wait()
+		return lost
 	}
 	if errors.Is(lost, CodeReplaced) { // it is the newer one's
 		l.keeper.Wait()
@@ -489,9 +503,26 @@ func (l *Lease) release(ctx context.Context) error {
 		other.givesUp(l.held())
 	}
 	l.keeper.Wait()
-	if errors.Is(lost, CodeLeaseLost) && !errors.Is(lost, ErrMaxHold) && !errors.Is(lost, ErrNoticeOver) && len(l.held()) == 1 {
-		return lost
+	err := lost
+	if !errors.Is(lost, CodeLeaseLost) || errors.Is(lost, ErrMaxHold) || errors.Is(lost, ErrNoticeOver) || len(l.held()) > 1 {
+		err = l.releaseHeld(ctx, timeout)
 	}
+	if len(owed) == 0 {
+		return err
+	}
+	paid := outlive(ctx, func(ctx context.Context, patience time.Duration) error {
+		limited, cancel := context.WithTimeout(ctx, timeout)
+		defer cancel()
+		return l.c.release(limited, cmp.Or(patience, min(timeout, l.c.options.Patience)), l.id, owed)
+	})
+	if err == nil && !errors.Is(paid, CodeLeaseLost) {
+		err = paid
+	}
+	return err
+}
+
+// releaseHeld releases what the lease has, or has it live for what is left of AtLeast.
+func (l *Lease) releaseHeld(ctx context.Context, timeout time.Duration) error {
 	return outlive(ctx, func(ctx context.Context, patience time.Duration) error {
 		limited, cancel := context.WithTimeout(ctx, timeout)
 		defer cancel()
@@ -499,10 +530,7 @@ func (l *Lease) release(ctx context.Context) error {
 		if left := l.leftOfLeast(); left > 0 {
 			return l.leave(limited, patience, left)
 		}
-		l.mu.Lock()
-		names := slices.Concat(l.names, l.owed)
-		l.mu.Unlock()
-		return l.c.release(limited, patience, l.id, names)
+		return l.c.release(limited, patience, l.id, l.held())
 	})
 }
 

@@ -7,7 +7,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
-	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -77,78 +77,41 @@ func (c *Client) Change(ctx context.Context, leaseID string, change Change, name
 	if err := change.check(); err != nil {
 		return 0, err
 	}
+	if err := c.made(); err != nil {
+		return 0, err
+	}
 	ours, sets := c.own(leaseID, names), change.TTL > 0
 	for _, l := range ours {
 		if ttl := l.renewsFor(); !sets && (change.TTL == 0 || ttl < change.TTL) {
 			change.TTL = ttl
 		}
 	}
-	var all []*changing
-	for _, l := range ours {
-		all = append(all, l.changes(change.TTL))
-	}
+	r := c.leases.renews(leaseID, names, change.TTL, c.now())
 	body := renewRequest{TTL: upMillis(change.TTL), Limit: change.Limit, Permits: change.Permits, Owner: change.Owner, Metadata: change.Metadata}
 	if len(ours) == 1 && ours[0].hasAll(names) {
 		body.TTL = ours[0].ttlToSend(change.TTL)
 	}
 	unknown := false
-	g, n, err := c.renewNames(ctx, leaseID, names, body, func(doubtful bool) {
-		unknown = unknown || doubtful
-		for _, l := range ours {
-			l.abandons(change.TTL, doubtful)
-		}
-	})
-	if e := refusal(err); e != nil && len(names) > 1 && (e.Name != "" || len(e.Lost) > 0) {
-		unknown = true // of one name: others may have been renewed
-		for _, l := range ours {
-			l.abandons(change.TTL, true)
+	gone := func(doubtful bool) {
+		if doubtful {
+			unknown = true
+			c.leases.abandoned(leaseID, r)
 		}
 	}
-	for i, l := range ours {
-		l.changed(all[i], sets, err != nil && !unknown, names, g, n, err)
+	g, n, err := c.renewNames(ctx, leaseID, names, body, gone)
+	if e := refusal(err); e != nil && len(names) > 1 && (e.Name != "" || len(e.Lost) > 0) {
+		gone(true) // of one name: others may have been renewed
+	}
+	for _, one := range c.leases.renewed(leaseID, r) {
+		one.of.changed(one, sets, err != nil && !unknown, names, g, n, err)
 		if change.Permits > 0 && (err == nil || unknown) {
-			l.keepSlots(change.Permits, names)
+			one.of.keepSlots(change.Permits, names)
 		}
 	}
 	if err != nil {
 		return 0, err
 	}
 	return n.remaining(c.now()), nil
-}
-
-// ownLeases are the Leases of a client that are not over, by lease id. Of one lease id there may be several: see LeaseID.
-type ownLeases struct {
-	mu sync.Mutex
-	of map[string][]*Lease
-}
-
-func (o *ownLeases) add(l *Lease) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.of == nil {
-		o.of = map[string][]*Lease{}
-	}
-	o.of[l.id] = append(o.of[l.id], l)
-}
-
-func (o *ownLeases) remove(l *Lease) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if left := slices.DeleteFunc(slices.Clone(o.of[l.id]), func(other *Lease) bool { return other == l }); len(left) > 0 {
-		o.of[l.id] = left
-	} else {
-		delete(o.of, l.id)
-	}
-}
-
-// own returns the Leases of this client with a lease id that have any of the names.
-func (c *Client) own(leaseID string, names []string) []*Lease {
-	c.leases.mu.Lock()
-	all := c.leases.of[leaseID]
-	c.leases.mu.Unlock()
-	return slices.DeleteFunc(slices.Clone(all), func(l *Lease) bool {
-		return !slices.ContainsFunc(l.held(), func(name string) bool { return slices.Contains(names, name) })
-	})
 }
 
 // Renew renews the names of a lease id once, whoever acquired them, and returns how long they can be counted on from now
@@ -182,6 +145,7 @@ func (c *Client) renewNames(ctx context.Context, leaseID string, names []string,
 
 // changing is a renewal by lease id that is under way.
 type changing struct {
+	of        *Lease
 	ttl       time.Duration
 	was, made news // what was said of the lease, and what was made of that because the TTL is shorter; equal if it is not
 }
@@ -192,7 +156,7 @@ func (l *Lease) changes(ttl time.Duration) *changing {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	was, before := l.said(), l.renewsWith()
-	one := &changing{ttl, l.news, l.news}
+	one := &changing{l, ttl, l.news, l.news}
 	if ttl < before {
 		now := l.c.now() // what was asked before says nothing any more
 		l.due = min(l.due-now.since(l.news.sent), ttl/3)
@@ -341,6 +305,7 @@ func (l *Lease) asking(ttl time.Duration) (gone func(doubtful bool)) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.open = append(l.open, ttl)
+	l.noteLate()
 	return func(doubtful bool) {
 		l.abandons(ttl, doubtful)
 		l.mu.Lock()
@@ -348,6 +313,7 @@ func (l *Lease) asking(ttl time.Duration) (gone func(doubtful bool)) {
 		if i := slices.Index(l.open, ttl); i >= 0 {
 			l.open = slices.Delete(l.open, i, i+1)
 		}
+		l.noteLate()
 	}
 }
 
@@ -357,7 +323,51 @@ func (l *Lease) abandons(ttl time.Duration, doubtful bool) {
 	defer l.mu.Unlock()
 	if doubtful && (l.abandoned == 0 || ttl < l.abandoned) {
 		l.abandoned = ttl
+		l.noteLate()
 	}
+}
+
+// late is the shortest TTL of a Lease's own renewals that are under way, or may be carried out late: for the other Leases of its client
+// with its lease id, which read it under no lock of this one.
+type late struct {
+	ttl     atomic.Int64 // 0: there are none
+	settled atomic.Bool  // it does not change any more
+}
+
+// noteLate notes that for others. The caller holds mu.
+func (l *Lease) noteLate() {
+	ttl := l.abandoned
+	for _, open := range l.open {
+		ttl = shorter(ttl, open)
+	}
+	l.late.ttl.Store(int64(ttl))
+	l.late.settled.Store(l.over != nil && len(l.open) == 0)
+}
+
+// heeds has the lease be counted on for no more than what others with its lease id have asked for.
+func (l *Lease) heeds(others ...*late) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, other := range others {
+		if other != l.late && !slices.Contains(l.others, other) {
+			l.others = append(l.others, other)
+		}
+	}
+	l.others = slices.DeleteFunc(l.others, func(other *late) bool {
+		if !other.settled.Load() {
+			return false
+		}
+		l.abandoned = shorter(l.abandoned, time.Duration(other.ttl.Load()))
+		return true
+	})
+	l.noteLate()
+}
+
+// heeded returns what the lease heeds, and what others that follow it are to heed.
+func (l *Lease) heeded() []*late {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return append(slices.Clone(l.others), l.late)
 }
 
 // most returns how long the lease can be counted on after whatever was said: no longer than any request asks for that may be
@@ -378,14 +388,42 @@ func (l *Lease) mostAsked() time.Duration {
 	for _, ttl := range l.open {
 		most = min(most, ttl)
 	}
+	for _, other := range l.others {
+		if ttl := time.Duration(other.ttl.Load()); ttl > 0 {
+			most = min(most, ttl)
+		}
+	}
 	return most
 }
 
-// mostAskedNow is mostAsked of a lease that another one with its lease id follows.
-func (l *Lease) mostAskedNow() time.Duration {
+// isCapped has the lease count for no longer than the renewals that were under way when it was asked for have made it live.
+func (l *Lease) isCapped(by []*renewal) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.mostAsked()
+	now := l.c.now()
+	for _, r := range by {
+		if left := r.ttl - now.since(r.begun); r.ttl > 0 && left < l.news.remaining(now) {
+			l.news = news{sent: now, read: now, left: left, ttl: min(l.news.ttl, r.ttl), capped: true}
+			l.hurry()
+		}
+	}
+}
+
+// sharesTTL has the lease be renewed with no more than ttl, for another Lease with its lease id is renewed with that.
+func (l *Lease) sharesTTL(ttl time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if ttl < l.ttl {
+		l.ttl = ttl
+		l.hurry()
+	}
+}
+
+// hangsOnStream reports whether the lease hangs on a stream, and whether only another stream can take it over from that.
+func (l *Lease) hangsOnStream() (is, ofSet bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.hangs != nil, l.claim.stream
 }
 
 // hangsOn has the lease hang on a stream, nil: on none. The gateway of a new one renews it with the TTL of the grant, unless it hears of

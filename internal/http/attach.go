@@ -60,11 +60,17 @@ func (c *call) attach(req *acquire) (a *attachment, done func()) {
 
 // open sends the header of the stream.
 func (a *attachment) open() error {
-	if a.r.ProtoMajor < 2 { // there the connection is for others, too; what is not acknowledged is not renewed either way
-		connectionOf(a.r).limitSilence(a.req.TTL)
-	}
+	a.limitSilence(a.req.TTL)
 	a.Header()["Connection"] = []string{"close"} // its timeouts are those of this lease: it serves nothing else
 	return a.startStream("attached")
+}
+
+// limitSilence has the connection end when its client is not heard of for half the TTL of a lease. Over HTTP/2 it is for others, too:
+// what is not acknowledged is not renewed either way.
+func (a *attachment) limitSilence(ttl time.Duration) {
+	if a.r.ProtoMajor < 2 {
+		connectionOf(a.r).limitSilence(ttl)
+	}
 }
 
 // waitsFor is a name that a request waits for, where it stood as it joined, and the lock as it was then;
@@ -223,6 +229,11 @@ func (a *attachment) sendGranted(told grant) error {
 			return err
 		}
 	}
+	ttl := a.held[0].Outcome.Holder.TTL // of those that were found it may be another than was asked for
+	for i := range a.held {
+		ttl = min(ttl, a.held[i].Outcome.Holder.TTL)
+	}
+	a.limitSilence(ttl)
 	return a.event("granted", "", func(b []byte) []byte {
 		return append(appendIntMember(told.appendGrant(b, a.s.wall), "elapsed_ms", told.since().Milliseconds()), '}')
 	})

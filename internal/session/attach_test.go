@@ -183,6 +183,31 @@ func TestFoundLivesAsGranted(t *testing.T) {
 	}
 }
 
+// A stream that has found a lease, and whose client leaves before it has the TTL of its grant, lets it go as its end does.
+func TestFoundAndLeft(t *testing.T) {
+	inWorld(t, func(w *world) {
+		r := asks("a")
+		r.Attach = true
+		w.attach(r, nil)
+		if _, err := w.dogs[0].Do(w.t.Context(), fencing.RenewRequest{Name: "a", Lease: r.Lease, TTL: 40 * r.TTL}); err != nil {
+			t.Fatal(err)
+		}
+		r.Stamp = fencing.NewStamp()
+		pass := w.late(1, 1, "renew")
+		found := w.ask(1, r)
+		if found.cancel(); found.answered() {
+			t.Fatal("it was not to be answered yet")
+		}
+		pass()
+		synctest.Wait()
+		if !found.answered() || found.err == nil {
+			t.Fatalf("answered %t: %v", found.answered(), found.err)
+		}
+		w.closes(found)
+		w.free("a")
+	})
+}
+
 // Of two streams of one lease id, each of which stops before any one of its calls while the other goes on, one is left.
 func TestOneStreamIsLeftWhereverTheyStop(t *testing.T) {
 	const calls = 12

@@ -170,7 +170,10 @@ func (s *Session) Acquire(ctx context.Context, parks Parks) (outs []fencing.Outc
 		err = s.checkNewest(ctx)
 	}
 	if err == nil {
-		err = s.asGranted(ctx)
+		if err = s.asGranted(ctx); err != nil && !s.several() {
+			err = s.refused(ctx, err, false)
+			s.unknown = s.unknown || fencing.Uncertain(err) // it hangs on this request
+		}
 	}
 	if err != nil {
 		return nil, err
@@ -342,14 +345,21 @@ func (s *Session) stillNewest(ctx context.Context, i int) error {
 	return err
 }
 
-// asGranted renews leases that a stream has found, and that have another TTL than that of their grant, or lingered: this gateway
-// goes on with that of the grant, so its client is to be told of no other.
+// asGranted renews leases that a stream has found, and that have another TTL than that of their grant, of a renewal or for they have
+// lingered. This gateway goes on with that of the grant, so they have it before their client is told.
 func (s *Session) asGranted(ctx context.Context) error {
-	for i := range s.outs {
-		if h := &s.outs[i].Holder; s.ask.Attach && h.TTL != h.GrantTTL {
-			if err := s.stillNewest(ctx, i); err != nil {
-				return named(err, s.names[i])
-			}
+	if !s.ask.Attach {
+		return nil
+	}
+	patience, errs := time.Now().Add(callTimeout), make([]error, len(s.outs))
+	eachOf(len(s.outs), func(i int) {
+		if h := &s.outs[i].Holder; h.TTL != h.GrantTTL {
+			errs[i] = s.of.dog.Insist(ctx, patience, func(ctx context.Context) error { return s.stillNewest(ctx, i) })
+		}
+	})
+	for i, err := range errs {
+		if err != nil {
+			return named(err, s.names[i])
 		}
 	}
 	return nil
