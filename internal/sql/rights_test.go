@@ -14,7 +14,7 @@ import (
 
 func mustDo(t *testing.T, s *Store, op fencing.Op) (out fencing.Outcome) {
 	t.Helper()
-	err := answered(t, func() (err error) {
+	err := untilAnswered(t, func() (err error) {
 		out, err = s.Do(t.Context(), op)
 		return err
 	})

@@ -189,7 +189,7 @@ func stateOf(t testing.TB, s *Store) (state []byte, applied uint64) {
 		}
 		return b.Bytes()
 	}
-	err := answered(t, func() (err error) {
+	err := untilAnswered(t, func() (err error) {
 		state, err = view(context.Background(), s, encode)
 		return err
 	})
@@ -269,8 +269,8 @@ func await(t testing.TB, what string, met func() bool) {
 	}
 }
 
-// answered asks again as long as the database does not answer in time, as on a machine that is kept busy, what may be carried out twice.
-func answered(t testing.TB, ask func() error) (err error) {
+// untilAnswered asks again as long as the database does not answer in time, as on a machine that is kept busy, what may be carried out twice.
+func untilAnswered(t testing.TB, ask func() error) (err error) {
 	t.Helper()
 	await(t, "the database answers", func() bool {
 		err = ask()
