@@ -69,7 +69,7 @@ func runUnder(ctx context.Context, c *call) error {
 		defer end()
 	}
 	notices := make(chan client.Notice, 1)  // the latest
-	var failing atomic.Pointer[func(error)] // once the command runs
+	var failing atomic.Pointer[func(error)] // once the command is started
 	renewalsFail := client.OnRenewalsFail(func(err error) {
 		if say := failing.Load(); say != nil {
 			(*say)(err)
@@ -107,16 +107,16 @@ func runUnder(ctx context.Context, c *call) error {
 	if ctx.Err() != nil { // it came just before
 		return context.Cause(ctx)
 	}
+	said := c.speak(l.Name())
+	sayFailing := func(err error) {
+		said.say(fmt.Sprintf("the lease, of which %s are left, could not be renewed yet: %s", short(l.Remaining()), err))
+	}
+	failing.Store(&sayFailing) // before the start, which may take long
 	p, err := startUnder(l, path, c.args[1:], env)
 	if err != nil {
 		return err
 	}
 	p.orphaned = orphaned
-	said := c.speak(l.Name())
-	sayFailing := func(err error) {
-		said.say(fmt.Sprintf("the lease, of which %s are left, could not be renewed yet: %s", short(l.Remaining()), err))
-	}
-	failing.Store(&sayFailing)
 	status := p.supervise(l, c.grace, signals, notices, said.say, warning)
 	p.restore()
 	kept := c.atLeast > 0 && l.Err() == nil && (status == 0 || c.atLeastOnFailure)

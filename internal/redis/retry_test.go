@@ -100,7 +100,7 @@ func testLostReplies(t *testing.T, server *redistest.Server, hold bool) {
 	wantLost(t, "renew of a broken lease", err, fencing.ReasonBroken)
 
 	short := acquireRequest(name)
-	short.TTL = 100 * time.Millisecond
+	short.TTL = time.Second
 	_, err = s.Do(ctx, short)
 	wantCode(t, "acquire", err, fencing.CodeOK)
 	until(t, func() bool {
