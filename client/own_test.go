@@ -74,35 +74,27 @@ func TestFoundIsNotShortForGood(t *testing.T) {
 		if got := found.Remaining(); got < 20*time.Second {
 			t.Errorf("it is counted on for %s", got)
 		}
-		_, to := attachedAs(t, c, l.ID(), renews)
-		defer to.Close()
 	})
 }
 
-// attachedAs acquires with a lease id, attached.
-func attachedAs(t *testing.T, c *Client, id string, answer script, options ...Option) (*Lease, *io.PipeWriter) {
+// streaming returns a client whose gateway grants and renews, and says on streams what the test writes.
+func streaming(t *testing.T) (*Client, chan *io.PipeWriter) {
 	t.Helper()
-	s := &told{make(chan *io.PipeWriter, 1), answer}
+	c, s := scripted(t, 1, nil), &told{make(chan *io.PipeWriter), renews}
 	c.http.Transport = s
-	stream := make(chan *io.PipeWriter, 1)
-	go func() {
-		to := <-s.to
-		tell(to, "granted", life(id, 30*time.Second))
-		stream <- to
-	}()
-	l := must[*Lease](t)(c.Acquire(t.Context(), "a", append(options, Attached(), LeaseID(id))...))
-	return l, <-stream
+	return c, s.to
 }
 
 // One that is attached and found has the TTL of its grant, and hangs on its stream.
 func TestAttachedIsNotShortForGood(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := scripted(t, 1, renews)
+		c, streams := streaming(t)
 		defer c.Close()
 		older := must[*Lease](t)(c.Acquire(t.Context(), "a"))
 		must[time.Duration](t)(c.Renew(t.Context(), older.ID(), 2*time.Second, "a"))
-		l, to := attachedAs(t, c, older.ID(), renews)
-		defer to.Close()
+		synctest.Wait() // its own renewal with that is answered: nothing may be carried out late
+		go func() { tell(<-streams, "granted", life(older.ID(), 30*time.Second)) }()
+		l := must[*Lease](t)(c.Acquire(t.Context(), "a", Attached(), LeaseID(older.ID())))
 		if err := older.Err(); !errors.Is(err, CodeReplaced) {
 			t.Errorf("the older: %v", err)
 		}
@@ -116,17 +108,15 @@ func TestAttachedIsNotShortForGood(t *testing.T) {
 // Of two attached Leases that were asked for at once the store says which is the newer: not the order in which its answers are read.
 func TestAnswersOutOfOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := scripted(t, 1, nil)
+		c, begun := streaming(t)
 		defer c.Close()
-		s := &told{make(chan *io.PipeWriter), renews}
-		c.http.Transport = s
 		id := NewLeaseID()
 		var streams [2]*io.PipeWriter
 		var leases [2]chan *Lease
 		for i := range leases {
 			leases[i] = make(chan *Lease, 1)
 			go func() { leases[i] <- must[*Lease](t)(c.Acquire(t.Context(), "a", Attached(), LeaseID(id))) }()
-			streams[i] = <-s.to
+			streams[i] = <-begun
 		}
 		tell(streams[1], "granted", life(id, 30*time.Second))
 		newer := <-leases[1]
@@ -148,17 +138,15 @@ func TestAnswersOutOfOrder(t *testing.T) {
 func TestFailedAttachEndsTheOlder(t *testing.T) {
 	for event, ends := range map[string]bool{"granted": true, "refused": false} {
 		synctest.Test(t, func(t *testing.T) {
-			c := scripted(t, 1, renews)
+			c, streams := streaming(t)
 			defer c.Close()
 			older := must[*Lease](t)(c.Acquire(t.Context(), "a"))
-			s := &told{make(chan *io.PipeWriter, 1), renews}
-			c.http.Transport = s
 			go func() {
 				said := life(older.ID(), 6*time.Second)
 				if !ends {
 					said = `{"code":"conflict","field":"mode","detail":"it is shared"}`
 				}
-				tell(<-s.to, event, said)
+				tell(<-streams, event, said)
 			}()
 			if _, err := c.TryAcquire(t.Context(), "a", LeaseID(older.ID()), Attached(), StopEarly(8*time.Second)); err == nil {
 				t.Fatal("it was not refused")

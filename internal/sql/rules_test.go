@@ -26,7 +26,7 @@ func TestTheRulesOfADatabase(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			url := initialised(t, server.Database(t))
-			earlier := Options{URL: url, Version: "v1", rules: 1, rulesEvery: 6 * time.Second, Logger: testLog(t)}
+			earlier := Options{URL: url, Version: "v1", rules: 1, rulesEvery: 15 * time.Second, Logger: testLog(t)}
 			later := earlier
 			later.Version, later.rules = "v2", 2
 			silent := earlier
