@@ -28,6 +28,12 @@ func (b *broken) do(statements ...string) {
 	b.t.Helper()
 	db := b.server.DB(b.t, b.url)
 	defer db.Close()
+	b.doOn(db, statements...)
+}
+
+// doOn is do, on connections that stay.
+func (b *broken) doOn(db *sql.DB, statements ...string) {
+	b.t.Helper()
 	database := b.url[strings.LastIndex(b.url, "/")+1:]
 	database, _, _ = strings.Cut(database, "?")
 	for _, s := range statements {
@@ -37,28 +43,43 @@ func (b *broken) do(statements ...string) {
 	}
 }
 
+// cutting ends the connections of the gateway's user, by the kind of server.
+var cutting = map[string]string{
+	kindPostgres: "select pg_terminate_backend(pid) from pg_stat_activity where usename = '{USER}'",
+	kindMySQL:    "kill user {USER}@'127.0.0.1'",
+}
+
 // cut ends the connections of the gateway's user.
 func (b *broken) cut() {
 	b.t.Helper()
-	if Kind(b.url) == kindPostgres {
-		b.do("select pg_terminate_backend(pid) from pg_stat_activity where usename = '{USER}'")
-		return
-	}
-	b.do("kill user {USER}@'127.0.0.1'")
+	b.do(cutting[Kind(b.url)])
 }
 
-// crowd takes all connections that others than administrators may have.
+// crowd has another user, and one administrator, take all connections that the server has for anybody, also those of the gateway.
 func (b *broken) crowd() (leave func()) {
-	var all []*sql.DB
-	crowd := func() bool {
-		db := b.server.DB(b.t, b.as)
+	b.t.Helper()
+	_, as := gatewayUser(b.t, b.server, b.url)
+	admin := b.server.DB(b.t, b.url)
+	admin.SetMaxOpenConns(1)
+	var room int
+	if err := admin.QueryRow(map[string]string{
+		kindPostgres: "select current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int",
+		kindMySQL:    "select @@max_connections",
+	}[Kind(b.url)]).Scan(&room); err != nil {
+		b.t.Fatal(err)
+	}
+	all := []*sql.DB{admin}
+	await(b.t, "all connections are taken", func() bool {
+		db := b.server.DB(b.t, as)
 		db.SetMaxOpenConns(1)
-		all = append(all, db)
-		return db.Ping() != nil
-	}
-	b.cut()
-	for !crowd() {
-	}
+		if db.Ping() == nil {
+			all = append(all, db)
+		} else { // the gateway has the rest, and would connect again if they were ended before
+			db.Close()
+			b.doOn(admin, cutting[Kind(b.url)])
+		}
+		return len(all) == room
+	})
 	return func() {
 		for _, db := range all {
 			db.Close()
