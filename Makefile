@@ -61,7 +61,7 @@ PLAYED := (Simulat|Planted|Shrink|Defective|PowerLoss|EveryDamage|ATornTail)
 
 # Two packages at a time beside two of another part: with more a core is waited for longer than tests allow. No result of an
 # earlier run counts: go test does not know of which sources the gateways are that tests build and start.
-LIMITS := -count 1 -p 2 -parallel 4 -timeout 20m
+LIMITS := -count 1 -p 2 -parallel 4 -timeout 60m
 
 # The packages that are neither in RACE nor below verify; those that take longest come first, here too.
 plain = $$(echo ./web ./cmd/gateway $$(echo "$$all" | grep -v '^fencepost/verify' | grep -vxF "$$(go list $(RACE) ./web ./cmd/gateway)"))
@@ -85,7 +85,7 @@ system-simulated:
 system-verify:
 	@$(list); scripts/test system-verify "$$(echo $$(echo "$$all" | grep '^fencepost/verify' | grep -v '/verify/members$$'))" $(LIMITS)
 system-members: system-race system-plain system-simulated system-verify # alone: clusters elect nobody beside so many others
-	@scripts/test system-members ./verify/members -count 1 -parallel 1 -timeout 20m
+	@scripts/test system-members ./verify/members -count 1 -parallel 1 -timeout 60m
 
 .PHONY: flakes
 flakes: deps ## each package's tests FLAKES times (30), the slowest a third as often, some of it beside a load: how many runs were red; hours

@@ -49,12 +49,13 @@ func renewed(t *testing.T, l *Lease) {
 }
 
 // Several names hang on one stream, which goes on at the other gateway when its own drains,
-// is killed or stands still, and may have requests of this client's to come to late.
+// is killed or stands still, and may have requests of this client's to come to late. The TTL is longer than a gateway takes to start
+// beside one that stands still.
 func TestSystemAttachedSet(t *testing.T) {
 	t.Parallel()
 	s := two(t)
 	a, b := s.Gateways[0], s.Gateways[1]
-	attachedSetThrough(t, s, [][]func() error{{a.Stop}, {a.Start, b.Kill}, {b.Start, a.Pause}, {a.Resume}, {a.Pause, b.Kill, b.Start}, {a.Resume}})
+	attachedSetThrough(t, s, 20*time.Second, [][]func() error{{a.Stop}, {a.Start, b.Kill}, {b.Start, a.Pause}, {a.Resume}, {a.Pause, b.Kill, b.Start}, {a.Resume}})
 }
 
 // So it does when one drains, or is killed.
@@ -62,10 +63,10 @@ func TestAttachedSet(t *testing.T) {
 	t.Parallel()
 	s := two(t)
 	a, b := s.Gateways[0], s.Gateways[1]
-	attachedSetThrough(t, s, [][]func() error{{a.Stop}, {a.Start, b.Kill}, {b.Start}})
+	attachedSetThrough(t, s, 6*time.Second, [][]func() error{{a.Stop}, {a.Start, b.Kill}, {b.Start}})
 }
 
-func attachedSetThrough(t *testing.T, s *system.System, all [][]func() error) {
+func attachedSetThrough(t *testing.T, s *system.System, ttl time.Duration, all [][]func() error) {
 	a, b := s.Gateways[0], s.Gateways[1]
 	c, other := connect(t, a.URL(), b.URL()), connect(t, b.URL())
 	var puts atomic.Int64
@@ -74,7 +75,7 @@ func attachedSetThrough(t *testing.T, s *system.System, all [][]func() error) {
 			puts.Add(1)
 		}
 	}}
-	l := must[*Lease](t)(c.Acquire(t.Context(), "b", Also("a", "c"), Attached(), TTL(6*time.Second)))
+	l := must[*Lease](t)(c.Acquire(t.Context(), "b", Also("a", "c"), Attached(), TTL(ttl)))
 	before := l.Grants()
 	if len(before) != 3 || before[0].Name != "b" || before[1].Name != "a" || before[2].Name != "c" {
 		t.Fatalf("%+v", before)

@@ -26,8 +26,7 @@ import (
 func TestSystemNeverTwoBelieve(t *testing.T) {
 	first, lasts := seed.Of(t), time.Duration(seed.Number(t, "FENCEPOST_SECONDS", 60))*time.Second
 	for i, kind := range []system.Kind{system.Embedded, system.Raft} {
-		t.Run(string(kind), func(t *testing.T) {
-			t.Parallel()
+		t.Run(string(kind), func(t *testing.T) { // one after the other: clusters elect nobody beside so many clients
 			s := system.StartTest(t, system.Options{Store: kind})
 			r := &registry{t: t, cuts: map[string][]streamCut{}, told: map[string]int{}}
 			ctx, cancel := context.WithTimeout(t.Context(), lasts)

@@ -22,8 +22,8 @@ import (
 
 const (
 	// startTimeout bounds how long a gateway may take until it is ready, and how long
-	// until it has ended: its drain timeout and more.
-	startTimeout = 60 * time.Second
+	// until it has ended: only one that hangs takes so long.
+	startTimeout = 5 * time.Minute
 
 	// keptLines of a gateway's log are kept.
 	keptLines = 400
