@@ -37,7 +37,7 @@ test: deps ## the tests that every change has to pass; the first time it compile
 
 .PHONY: test-system
 test-system: deps ## the tests that take longer: whole processes, fail-overs, the page with 100,000 locks
-	$(call run-parts,testing the system,system-race system-plain system-simulated system-verify system-members)
+	$(call run-parts,testing the system,system-race system-plain system-simulated system-verify system-alone)
 
 define run-parts
 @rm -rf bin/tests
@@ -75,7 +75,7 @@ test-plain:
 test-simulated:
 	@scripts/test simulated "$(SIMULATED)" $(LIMITS) -run '^Test$(PLAYED)'
 
-.PHONY: system-race system-plain system-simulated system-verify system-members
+.PHONY: system-race system-plain system-simulated system-verify system-alone
 system-race:
 	@scripts/test system-race "$(RACE)" -race $(LIMITS) -run '^TestSystem'
 system-plain:
@@ -83,9 +83,10 @@ system-plain:
 system-simulated:
 	@scripts/test system-simulated "$(SIMULATED)" $(LIMITS) -run '^TestSystem$(PLAYED)'
 system-verify:
-	@$(list); scripts/test system-verify "$$(echo $$(echo "$$all" | grep '^fencepost/verify' | grep -v '/verify/members$$'))" $(LIMITS)
-system-members: system-race system-plain system-simulated system-verify # alone: clusters elect nobody beside so many others
+	@$(list); scripts/test system-verify "$$(echo $$(echo "$$all" | grep '^fencepost/verify' | grep -v '/verify/members$$'))" $(LIMITS) -skip '^TestRounds$$'
+system-alone: system-race system-plain system-simulated system-verify # clusters elect nobody beside so many others, and rounds are judged by the clock
 	@scripts/test system-members ./verify/members -count 1 -parallel 1 -timeout 60m
+	@scripts/test system-rounds ./verify/clients -count 1 -parallel 1 -run '^TestRounds$$'
 
 .PHONY: flakes
 flakes: deps ## each package's tests FLAKES times (30), the slowest a third as often, some of it beside a load: how many runs were red; hours

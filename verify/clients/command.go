@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -41,6 +42,11 @@ type command struct {
 	waited chan error
 }
 
+// environment is that of this process, but for the settings of its tests: lockctl refuses variables that it does not know.
+func environment() []string {
+	return slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "FENCEPOST_") })
+}
+
 // startCommand starts a script under the lock.
 func (l *lane) startCommand(ctx context.Context, name, script string) (_ holder, err error) {
 	path, err := system.Binary(system.Build{Program: "lockctl"})
@@ -56,7 +62,7 @@ func (l *lane) startCommand(ctx context.Context, name, script string) (_ holder,
 		return nil, err
 	}
 	c.cmd = exec.Command(path, "run", "-gateway", "http://"+l.front.Addr(), "-ttl", ttl.String(), "-wait", "30s", name, "--", "sh", "-c", script)
-	c.cmd.Env = append(os.Environ(), "PIPE="+pipe)
+	c.cmd.Env = append(environment(), "PIPE="+pipe)
 	c.cmd.Stderr = &c.said
 	c.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // should this process be killed
 	if err := c.cmd.Start(); err != nil {

@@ -310,7 +310,7 @@ func (t *trial) run(ctx context.Context) error {
 
 func (t *trial) start(addresses []string) error {
 	t.cmd = exec.Command(t.args[0], t.args[1:]...)
-	t.cmd.Env = append(os.Environ(), "FENCEPOST="+strings.Join(addresses, ","), "STORAGE="+t.st.server.URL, "no_proxy=*", t.mark)
+	t.cmd.Env = append(environment(), "FENCEPOST="+strings.Join(addresses, ","), "STORAGE="+t.st.server.URL, "no_proxy=*", t.mark)
 	t.cmd.Env = append(t.cmd.Env, t.env...)
 	t.cmd.Stdout, t.cmd.Stderr = t.said, t.said
 	t.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true} // a client that is stopped would stay for good
