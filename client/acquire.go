@@ -254,7 +254,6 @@ func (c *Client) acquire(ctx, parent context.Context, name string, waits bool, o
 	if o.leaseID != "" {
 		c.leases.begins(q)
 		defer c.leases.ends(q)
-		q.older = c.own(o.leaseID, names)
 	}
 	q.identify(cmp.Or(o.leaseID, NewLeaseID()))
 	l, err := q.run(ctx, parent)
@@ -292,10 +291,11 @@ type acquiring struct {
 	uncertain bool     // a request may have been granted without our knowing
 	doubted   int      // requests with the lease id that came to nothing that is known
 	over      int      // grants in a row that were over before they were known
-	older     []*Lease // of this client with its lease id, when it began
+	older     []*Lease // of this client with its lease id, when it last asked, and before
 
-	beside    []*renewal    // by its lease id, that were under way since it began; the mu of ownLeases guards this and the next
-	abandoned time.Duration // see ownLeases.beside
+	overtaken bool          // see ownLeases.add, whose mu guards this and the next two
+	beside    []*renewal    // by its lease id, that were under way since it last asked
+	abandoned time.Duration // the shortest TTL of those that may be carried out late; 0: none
 }
 
 // identify sets the lease id to ask with. A late request with an older one replaces nothing of it.
@@ -411,6 +411,7 @@ func (q *acquiring) once(ctx, parent context.Context, wait, within time.Duration
 	}
 	body := q.acquireRequest
 	body.Wait = q.waitMillis(wait)
+	q.c.leases.asks(q)
 	var g granted
 	q.call.body, q.call.read = body, func(status int, body []byte) error {
 		q.found = q.found && status != http.StatusCreated
@@ -427,18 +428,14 @@ func (q *acquiring) once(ctx, parent context.Context, wait, within time.Duration
 		return nil, err
 	}
 	l := q.lease(parent, g, q.c.answered(g, a.sent), nil)
-	if l.left() <= 0 {
-		// One that was found again is near its end; another one was answered late.
-		if l.Remaining() <= 0 || q.unkept {
-			return nil, q.expired(l)
-		}
-		t := l.attempts()
-		err := l.renewOnce(t)
-		t.close()
-		if err != nil {
+	if l.left() <= 0 && l.Remaining() > 0 && !q.unkept { // one that was found again is near its end
+		if err := q.renewNow(ctx, l); err != nil {
 			l.finish(err)
 			return nil, err
 		}
+	}
+	if l.left() <= 0 {
+		return nil, q.expired(l)
 	}
 	keep := func() {
 		t := l.attempts()
@@ -448,7 +445,20 @@ func (q *acquiring) once(ctx, parent context.Context, wait, within time.Duration
 	if q.unkept {
 		keep = func() {}
 	}
-	return l, q.start(l, keep)
+	if err = q.start(l, keep); err == errOvertaken {
+		return q.once(ctx, parent, wait, within)
+	}
+	return l, err
+}
+
+// renewNow renews a Lease that nobody looks at yet.
+func (q *acquiring) renewNow(ctx context.Context, l *Lease) error {
+	ttl := l.renewsFor()
+	g, n, err := q.c.renewNames(ctx, l.id, l.names, renewRequest{TTL: l.ttlToSend(ttl)}, func(doubtful bool) { l.abandons(ttl, doubtful) })
+	if err == nil {
+		l.renewed(g, n)
+	}
+	return err
 }
 
 // expired refuses a lease that can't be counted on.
@@ -482,13 +492,13 @@ func (q *acquiring) lease(parent context.Context, g granted, n news, hangs *stre
 // knows has a Lease know of the renewals by its lease id that were under way beside the acquire.
 func (q *acquiring) knows(l *Lease) {
 	beside, abandoned := q.c.leases.beside(q)
-	l.isCapped(beside)
+	l.capBy(beside)
 	l.abandons(abandoned, abandoned > 0)
 }
 
-// follows has a Lease know of what was asked for its lease id before it was added, and of the other Leases of its client that have
-// that. Those end of which it is known that their names hang on this one now: as its stream does, an older stream's end releases
-// nothing; and what is only renewed does not hear of it. The others live beside it, and all are renewed with the shortest of their TTLs.
+// follows has a new Lease know of the renewals and of the other Leases of its client that have its lease id, and settles what becomes of
+// these. One ends if its names are known to hang on the new one now, or if it has another token. Any other lives beside the new one,
+// and both are renewed with the shorter of their TTLs.
 func (q *acquiring) follows(l *Lease) {
 	q.knows(l)
 	for _, other := range slices.DeleteFunc(q.c.own(l.id, l.names), func(other *Lease) bool { return other == l }) {
@@ -498,13 +508,16 @@ func (q *acquiring) follows(l *Lease) {
 			replaced = slices.Contains(q.older, other) && (l.attached || !ofSet)
 		}
 		switch {
+		case other.isBefore(l):
+			other.finish(forgotten())
+		case l.isBefore(other):
+			l.finish(forgotten())
 		case replaced:
 			l.expects(other.mayReplace())
 			other.finish(replacedHere())
 		case !l.attached && !streams:
-			ttl := min(l.renewsFor(), other.renewsFor())
-			l.sharesTTL(ttl)
-			other.sharesTTL(ttl)
+			l.sharesTTL(other)
+			other.sharesTTL(l)
 		}
 		l.heeds(other.heeded()...)
 		other.heeds(l.late)
@@ -513,14 +526,21 @@ func (q *acquiring) follows(l *Lease) {
 		l.heeds(older.heeded()...)
 	}
 	l.mu.Lock()
-	l.hangsOn(l.hangs)
+	l.isTold(l.mostAsked())
 	l.mu.Unlock()
 }
 
-// endsOlder ends the older Leases of this client whose lease id a stream had that was asked for in vain: its end releases them.
+// endsOlder ends the Leases of this client after a stream was asked for with their lease id in vain that a gateway may have granted: its
+// end releases them. One that is newer and hangs on a stream hears it from there if that is so.
 func (q *acquiring) endsOlder() {
+	q.c.leases.gaveUp(q)
 	for _, older := range q.older {
 		older.finish(replacedHere())
+	}
+	for _, l := range q.c.own(q.call.leaseID, q.names) {
+		if streams, _ := l.hangsOnStream(); !streams {
+			l.finish(replacedHere())
+		}
 	}
 }
 

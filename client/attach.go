@@ -209,8 +209,9 @@ func (q *acquiring) attach(ctx, parent context.Context, within time.Duration) (*
 	streaming, cancel := context.WithCancel(q.c.lastingFor(parent)) // the stream outlives this call
 	stop := context.AfterFunc(ctx, cancel)
 	defer stop()
+	q.c.leases.asks(q)
 	s, err := q.c.open(streaming, q.retry.turn, q.call, within)
-	was := false // granted
+	wasGranted := false
 	if doubtful(err) {
 		q.doubted = min(q.doubted+1, maxAttempts) // as many as may be under way
 	}
@@ -224,7 +225,7 @@ func (q *acquiring) attach(ctx, parent context.Context, within time.Duration) (*
 			err = e.problem()
 		case "granted":
 			var g granted
-			was = true
+			wasGranted = true
 			if err = g.readLease(e.data, q.names); err != nil {
 				break
 			}
@@ -250,7 +251,7 @@ func (q *acquiring) attach(ctx, parent context.Context, within time.Duration) (*
 				if l.claim.stream = len(q.names) > 1; !l.claim.stream {
 					again.Linger = 0 // it is for a stream
 				}
-				if again.Linger == 0 { // they stay as they are, and this gateway's bounds may be others
+				if again.Linger == 0 { // the lease keeps its own, which the bounds of another gateway may not allow
 					again.TTL, again.MaxHold = 0, 0
 				}
 				l.claim.body = again
@@ -263,7 +264,8 @@ func (q *acquiring) attach(ctx, parent context.Context, within time.Duration) (*
 			l.finish(err)
 		}
 	}
-	if was || doubtful(err) && refusal(err) == nil || s != nil && ctx.Err() != nil {
+	// What its gateway leaves as it is after CodeUnavailable, it lets go of after CodeNotReplicated.
+	if wasGranted || doubtful(err) && !errors.Is(err, CodeUnavailable) || errors.Is(err, CodeNotReplicated) || s != nil && ctx.Err() != nil {
 		q.endsOlder()
 	}
 	cancel()
@@ -384,7 +386,7 @@ func (l *Lease) takeOver(ctx context.Context, one *attempt) error {
 	}
 	if g.Token != l.Token() { // the store had forgotten it
 		l.c.undo(l.kept, l.id, l.held())
-		return &Error{Code: CodeLeaseLost, Reason: ReasonUnknown, Detail: "another lease was granted with the same lease id"}
+		return forgotten()
 	}
 	l.mu.Lock()
 	l.hangsOn(nil)

@@ -47,7 +47,7 @@ func (l *Lease) mayReplace() int {
 	return n
 }
 
-// expects has so many more requests be its own where its stream is replaced: see ownRequest.
+// expects notes that so many more requests of this client's may replace the lease's stream, which is no loss: see ownRequest.
 func (l *Lease) expects(n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -130,7 +130,7 @@ func (l *Lease) openAgain() (*stream, error) {
 			}
 			if !l.has(g.grants()) { // the store had forgotten it
 				l.c.undo(l.kept, l.id, names)
-				return nil, &Error{Code: CodeLeaseLost, Reason: ReasonUnknown, Detail: "another lease was granted with the same lease id"}
+				return nil, forgotten()
 			}
 			l.renewed(g, s.told(g, e.read))
 			return s, nil
@@ -150,6 +150,14 @@ func (l *Lease) held() []string {
 func (l *Lease) has(grants []Grant) bool {
 	return !slices.ContainsFunc(l.Grants(), func(is Grant) bool {
 		return !slices.ContainsFunc(grants, func(g Grant) bool { return g.Name == is.Name && g.Token == is.Token })
+	})
+}
+
+// isBefore reports whether other has a newer token of one of its names: the store had forgotten this one.
+func (l *Lease) isBefore(other *Lease) bool {
+	newer := other.Grants()
+	return slices.ContainsFunc(l.Grants(), func(is Grant) bool {
+		return slices.ContainsFunc(newer, func(g Grant) bool { return g.Name == is.Name && g.Token > is.Token })
 	})
 }
 

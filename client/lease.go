@@ -51,6 +51,7 @@ type Lease struct {
 	bounded bool          // by MaxHold
 	granted time.Duration // the TTL, at first
 	found   bool          // perhaps it was granted with another: see LeaseID
+	unkept  bool          // of NotRenewed
 
 	grantedAt instant // or somewhat later
 
@@ -102,7 +103,7 @@ type Lease struct {
 // newLease starts to watch over a lease. parent is what its context is made from.
 func (c *Client) newLease(parent context.Context, id string, names []string, g granted, n news, hangs *stream, o acquisition) *Lease {
 	l := &Lease{c: c, id: id, names: names, grants: g.grants(), news: n, due: n.at + millis(g.RenewIn), attached: o.attached, bounded: o.MaxHold > 0, granted: g.ttl(), sooner: make(chan struct{}, 1), late: &late{}}
-	l.ttl, l.found, l.linger = l.granted, o.found, millis(o.Linger)
+	l.ttl, l.found, l.unkept, l.linger = l.granted, o.found, o.unkept, millis(o.Linger)
 	l.hangsOn(hangs)
 	slices.SortFunc(l.grants, func(a, b Grant) int { // as the caller has named them
 		return cmp.Compare(slices.Index(names, a.Name), slices.Index(names, b.Name))
@@ -117,9 +118,12 @@ func (c *Client) newLease(parent context.Context, id string, names []string, g g
 }
 
 // start runs what a lease needs until it is over: the watch over its deadline, and keep. From then on calls with its lease id
-// find it.
+// find it. errOvertaken: q is to ask again, and the Lease is none.
 func (q *acquiring) start(l *Lease, keep func()) error {
-	l.c.leases.add(l)
+	if !l.c.leases.add(q, l) {
+		l.finish(errOvertaken)
+		return errOvertaken
+	}
 	q.follows(l)
 	l.keeper.Add(1)
 	if !l.c.watch(l) || !l.c.goes(func() { defer l.keeper.Done(); keep() }) {
@@ -128,6 +132,14 @@ func (q *acquiring) start(l *Lease, keep func()) error {
 		return ErrClosed
 	}
 	return nil
+}
+
+// errOvertaken is a grant of which nobody knows whether it still stands: see ownLeases.add.
+var errOvertaken = errors.New("a stream with the same lease id was granted or given up meanwhile")
+
+// forgotten is why a Lease is over that has another token than what its lease id has now.
+func forgotten() error {
+	return &Error{Code: CodeLeaseLost, Reason: ReasonUnknown, Detail: "another lease was granted with the same lease id"}
 }
 
 // replacedHere is why a Lease is over, or releases nothing, where another one of this client has its lease id.
@@ -399,11 +411,12 @@ func (l *Lease) hears(t *attempts, one *attempt) bool {
 	return false
 }
 
-// tellOthers tells the other Leases of this client with its lease id, and no other names, of its renewal.
+// tellOthers tells the other Leases of this client with its lease id, and no other names, of its renewal. One that is not renewed lives no
+// longer for that.
 func (l *Lease) tellOthers(g granted, n news) {
 	names := l.held()
 	for _, other := range l.c.own(l.id, names) {
-		if other != l && containsAll(names, other.held()) {
+		if other != l && containsAll(names, other.held()) && !(other.unkept && n.remaining(n.read) >= other.Remaining()) {
 			other.renewed(g, n)
 		}
 	}

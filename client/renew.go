@@ -102,13 +102,16 @@ func (c *Client) Change(ctx context.Context, leaseID string, change Change, name
 	if e := refusal(err); e != nil && len(names) > 1 && (e.Name != "" || len(e.Lost) > 0) {
 		gone(true) // of one name: others may have been renewed
 	}
-	for _, one := range c.leases.renewed(leaseID, r) {
+	for _, one := range c.leases.renewed(leaseID, r, err == nil, c.now()) {
 		one.of.changed(one, sets, err != nil && !unknown, names, g, n, err)
 		if change.Permits > 0 && (err == nil || unknown) {
 			one.of.keepSlots(change.Permits, names)
 		}
 	}
 	if err != nil {
+		for _, l := range ours {
+			l.isLost(names, err)
+		}
 		return 0, err
 	}
 	return n.remaining(c.now()), nil
@@ -198,6 +201,21 @@ func (l *Lease) changed(one *changing, sets, refused bool, names []string, g gra
 	}
 	if err == nil && ofAll {
 		l.take(g, n)
+	}
+}
+
+// isLost ends the lease if a renewal of names by its lease id, which began when it had it, was refused for the loss of one that it has. One of
+// several that was released is no loss of the others.
+func (l *Lease) isLost(names []string, err error) {
+	if !errors.Is(err, CodeLeaseLost) {
+		return
+	}
+	e := refusal(err)
+	if len(names) > 1 {
+		names = e.Lost
+	}
+	if share(names, l.held()) && !(e.Reason == ReasonReleased && l.claim.stream && l.drop(names[0])) {
+		l.finish(err)
 	}
 }
 
@@ -396,21 +414,27 @@ func (l *Lease) mostAsked() time.Duration {
 	return most
 }
 
-// isCapped has the lease count for no longer than the renewals that were under way when it was asked for have made it live.
-func (l *Lease) isCapped(by []*renewal) {
+// capBy shortens what the lease is counted on for to what renewals that were under way beside the acquire may have left of it: they were
+// carried out before its answer was said, or live from then on.
+func (l *Lease) capBy(all []*renewal) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := l.c.now()
-	for _, r := range by {
-		if left := r.ttl - now.since(r.begun); r.ttl > 0 && left < l.news.remaining(now) {
-			l.news = news{sent: now, read: now, left: left, ttl: min(l.news.ttl, r.ttl), capped: true}
+	for _, r := range all {
+		left := l.news.remaining(now)
+		most := r.ttl - min(now.since(r.begun), l.news.left-left)
+		if less := left - most; less > 0 {
+			l.news.left, l.news.ttl, l.news.capped = l.news.left-less, min(l.news.ttl, r.ttl), true
 			l.hurry()
 		}
 	}
 }
 
-// sharesTTL has the lease be renewed with no more than ttl, for another Lease with its lease id is renewed with that.
-func (l *Lease) sharesTTL(ttl time.Duration) {
+// sharesTTL has the lease be renewed with no more than another one with its lease id, but for what is being asked for: of that it is told.
+func (l *Lease) sharesTTL(other *Lease) {
+	other.mu.Lock()
+	ttl := other.ttl
+	other.mu.Unlock()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if ttl < l.ttl {

@@ -206,7 +206,11 @@ func (s *Session) attachName(ctx context.Context, patience time.Time, i int) err
 		if i == 0 {
 			continue
 		}
-		if err = dog.Insist(ctx, patience, func(ctx context.Context) error { return s.stillNewest(ctx, 0) }); err != nil {
+		err = dog.Insist(ctx, patience, func(ctx context.Context) error { // what that makes of the lease asGranted asks for: others do the same now
+			_, err := s.renew(ctx, s.names[0], 0, s.outs[0].Holder.Epoch)
+			return err
+		})
+		if err != nil {
 			return named(err, s.names[0])
 		}
 	}
