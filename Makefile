@@ -33,15 +33,16 @@ check: lint test ## all that has to pass before a commit: lint, and the tests
 # (whole processes, fail-overs, large numbers), and those of verify; verify has what throws dice or is judged by the clock.
 .PHONY: test
 test: deps ## the tests that every change has to pass; the first time it compiles for minutes
-	$(call run-parts,testing (what is not compiled yet is compiled first),test-race test-plain test-simulated)
+	$(call run-parts,testing (what is not compiled yet is compiled first),test-race test-plain test-simulated,2)
 
 .PHONY: test-system
 test-system: deps ## the tests that take longer: whole processes, fail-overs, the page with 100,000 locks
-	$(call run-parts,testing the system,system-race system-plain system-simulated system-verify system-alone)
+	$(call run-parts,testing the system,system-race system-plain system-simulated system-verify system-alone,1)
 
+# Two parts of test at a time; of test-system one, for its tests are of processes that ask each other and give up after seconds.
 define run-parts
 @rm -rf bin/tests
-@began=$$(date +%s); scripts/goes-on "$(1)" $(MAKE) --no-print-directory --keep-going -j 2 $(2); status=$$?; \
+@began=$$(date +%s); scripts/goes-on "$(1)" $(MAKE) --no-print-directory --keep-going -j $(3) $(2); status=$$?; \
 	scripts/test-summary $$began; exit $$status
 endef
 
@@ -59,7 +60,7 @@ RACE := ./internal/redis ./internal/sql ./internal/http ./internal/raft ./intern
 SIMULATED := ./client ./internal/watchdog ./internal/session ./internal/quorum ./internal/embedded ./internal/wal
 PLAYED := (Simulat|Planted|Shrink|Defective|PowerLoss|EveryDamage|ATornTail)
 
-# Two packages at a time beside two of another part: with more a core is waited for longer than tests allow. No result of an
+# Two packages at a time, in test beside two of another part: with more a core is waited for longer than tests allow. No result of an
 # earlier run counts: go test does not know of which sources the gateways are that tests build and start.
 LIMITS := -count 1 -p 2 -parallel 4 -timeout 60m
 

@@ -48,6 +48,8 @@ type stream struct {
 	ended  atomic.Bool // it has, and events may be unread
 	close  context.CancelFunc
 
+	granted instant // when it was read that this one was granted in place of another
+
 	cut   atomic.Pointer[instant] // when its end was read, unless it was closed here, or what hung on it stays (kept); nil: not yet
 	kept  bool                    // its gateway has said that it lets go of nothing when this ends; the reader's
 	least time.Duration           // the shortest TTL with which its gateway may renew the lease; the lease's mu guards it
@@ -288,7 +290,7 @@ func (l *Lease) follow(s *stream) {
 	for l.next = s; l.next != nil; {
 		s := l.next
 		l.next, last = nil, s
-		if l.claim.stream && l.hasOwnTTL() { // its gateway may know nothing of that: it keeps the names, and this client renews them
+		if l.claim.stream && (l.hasOwnTTL() || l.detached.Load()) { // its gateway may know nothing of that: it keeps the names, and this client renews them
 			l.c.goes(func() {
 				l.dismiss(s, l.listen(s, func() time.Duration { return l.silence }, nil))
 				l.hurry()

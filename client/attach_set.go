@@ -86,7 +86,9 @@ func (l *Lease) attachAgain(one *attempt) error {
 	s, err := l.openAgain()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if one.stream = s; err != nil {
+	if one.stream = s; err == nil {
+		l.beside = append(slices.DeleteFunc(l.beside, func(o *stream) bool { return o.ended.Load() && o.cut.Load() == nil }), s)
+	} else {
 		l.settle(func(o *attempt) bool { return o == one })
 		if doubtful(err) {
 			l.doubted = min(l.doubted+1, maxAttempts)
@@ -133,6 +135,7 @@ func (l *Lease) openAgain() (*stream, error) {
 				return nil, forgotten()
 			}
 			l.renewed(g, s.told(g, e.read))
+			s.granted = e.read
 			return s, nil
 		}
 	}

@@ -86,13 +86,21 @@ func (l *Lease) said() news {
 	return n
 }
 
-// cut returns when this client has seen the stream end on which the lease hangs, unless its gateway has said
+// cut returns when this client has seen the stream end on which the lease hangs, or may hang, unless its gateway has said
 // that it keeps the lease; nil: it has not. The caller holds mu.
 func (l *Lease) cut() *instant {
 	if l.hangs == nil {
 		return nil
 	}
-	return l.hangs.cut.Load()
+	if end := l.hangs.cut.Load(); end != nil {
+		return end
+	}
+	for _, s := range l.beside {
+		if end := s.cut.Load(); end != nil {
+			return end
+		}
+	}
+	return nil
 }
 
 // marginNow returns how long before the deadline the context ends: by default a tenth of what was said, so that clocks
@@ -119,6 +127,9 @@ func (l *Lease) judge(now instant) (in time.Duration, counted bool) {
 		return left, true
 	}
 	if end := l.cut(); end != nil {
+		if l.hangs.cut.Load() == nil && l.detached.CompareAndSwap(false, true) { // of another stream: who listens to this one does not know
+			l.hurry()
+		}
 		return min(maxDoubt-now.since(*end), l.said().remaining(now)-l.marginNow()), false
 	}
 	if asleep && l.hangs != nil && l.woken == nil { // of a process that is starved each look is late

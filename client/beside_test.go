@@ -304,3 +304,41 @@ func TestLostByARenewal(t *testing.T) {
 		})
 	}
 }
+
+// Of two streams that were asked for at once the end of either may be the release of what hangs on the other: nothing is counted on until
+// it hangs on a newer one.
+func TestTheOtherStreamEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, streams := streaming(t)
+		defer c.Close()
+		id := NewLeaseID()
+		set := fmt.Sprintf(`{"lease_id":%q,"ttl_ms":20000,"expires_in_ms":20000,"renew_in_ms":6000,"locks":[{"name":"a","fencing_token":7,"ttl_ms":20000},{"name":"b","fencing_token":8,"ttl_ms":20000}]}`, id)
+		grant := func() *io.PipeWriter {
+			to := <-streams
+			tell(to, "granted", set)
+			return to
+		}
+		first := make(chan *io.PipeWriter, 1)
+		go func() { first <- grant() }()
+		l := must[*Lease](t)(c.Acquire(t.Context(), "a", Also("b"), Attached(), LeaseID(id), TTL(20*time.Second)))
+		(<-first).Close()
+		late := <-streams
+		grant()
+		synctest.Wait()
+		tell(late, "granted", set)
+		lives(t, l, time.Second)
+		if err := l.Err(); err != nil {
+			t.Fatalf("while both streams go on: %v", err)
+		}
+		late.Close()
+		synctest.Wait()
+		if err := l.Err(); !errors.Is(err, ErrUnknown) {
+			t.Errorf("after the end of one that the lease may hang on: %v", err)
+		}
+		grant()
+		synctest.Wait()
+		if err := l.Err(); err != nil {
+			t.Errorf("once it hangs on a newer one: %v", err)
+		}
+	})
+}

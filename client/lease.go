@@ -79,6 +79,7 @@ type Lease struct {
 	news      news            // the newest: see remaining
 	due       time.Duration   // how long after its request was sent the lease is to be renewed
 	hangs     *stream         // the one whose end releases it; nil: none does
+	beside    []*stream       // that were granted to other requests of the lease: it may hang on one of these, if the store has come to that last
 	changedAt instant         // when the newest renewal by lease id was sent that was answered
 	changing  []*changing     // the renewals by lease id that are under way, also those that don't change its TTL
 	open      []time.Duration // those of all attempts to renew it that are under way

@@ -453,6 +453,7 @@ func (l *Lease) hangsOnStream() (is, ofSet bool) {
 // hangsOn has the lease hang on a stream, nil: on none. The gateway of a new one renews it with the TTL of the grant, unless it hears of
 // another meanwhile. The caller holds mu.
 func (l *Lease) hangsOn(s *stream) {
+	l.beside = slices.DeleteFunc(l.beside, func(o *stream) bool { return s == nil || o == s || o.granted.t.Before(s.sent.t) })
 	if l.hangs = s; s != nil {
 		s.least = min(l.granted, l.mostAsked())
 	}

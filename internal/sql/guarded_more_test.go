@@ -26,7 +26,8 @@ func TestGoesOnBesideAGuard(t *testing.T) {
 	for range 32 {
 		all.Go(func() {
 			for range 38 {
-				if _, err := a.Do(t.Context(), shared(ttl)); err != nil {
+				r := shared(ttl)
+				if err := untilAnswered(t, func() error { _, err := a.Do(t.Context(), r); return err }); err != nil {
 					t.Error(err)
 				}
 			}
