@@ -53,7 +53,7 @@ func renewed(t *testing.T, l *Lease) {
 // beside one that stands still.
 func TestSystemAttachedSet(t *testing.T) {
 	t.Parallel()
-	s := two(t)
+	s := system.StartTest(t, system.Options{Gateways: 2, Env: []string{"FENCEPOST_DEFAULT_TTL=2s", "FENCEPOST_MAX_TTL=20s"}})
 	a, b := s.Gateways[0], s.Gateways[1]
 	attachedSetThrough(t, s, 20*time.Second, [][]func() error{{a.Stop}, {a.Start, b.Kill}, {b.Start, a.Pause}, {a.Resume}, {a.Pause, b.Kill, b.Start}, {a.Resume}})
 }
