@@ -88,7 +88,11 @@ func TestEveryDamageIsNamed(t *testing.T) {
 		defer s.mu.RUnlock()
 		return s.saving == nil
 	})
-	crashed := files.Content()
+	var crashed map[string][]byte
+	waitFor(t, "the next file of the log, if one is being made", func() bool {
+		crashed = files.Content()
+		return !slices.ContainsFunc(slices.Collect(maps.Keys(crashed)), func(path string) bool { return strings.HasSuffix(path, ".new") })
+	})
 	if s.Close() != nil {
 		t.Fatal("it does not end")
 	}

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"errors"
 	"maps"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -18,6 +20,10 @@ func TestASnapshotIsGivenUp(t *testing.T) {
 	s := open(t, o)
 	mustAcquire(t, s, acquire("a", time.Hour))
 	rest(t, s)
+	waitFor(t, "the next file of the log, which is made beside the first", func() bool {
+		logs := slices.DeleteFunc(slices.Collect(maps.Keys(files.Content())), func(path string) bool { return !strings.HasSuffix(path, ".log") })
+		return len(logs) == 2
+	})
 	before := files.Content()
 	for steps := 0; ; steps++ {
 		snapshot, err := s.beginSnapshot()
