@@ -4,6 +4,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"net"
+	"os"
 	"strconv"
 	"sync"
 	"syscall"
@@ -23,10 +24,19 @@ var (
 	taken   = map[int]bool{}
 )
 
+// processesTried has Go have made, once, the process with which it finds out how it can start others: it does so before the first one that
+// is started, or found, and without syscall.ForkLock.
+var processesTried = sync.OnceFunc(func() {
+	if self, err := os.FindProcess(os.Getpid()); err == nil {
+		_ = self.Release()
+	}
+})
+
 // FreePort returns a TCP port of loopback that nobody listens on, and never the same
 // one twice in a process. It stays free of outgoing connections, so that a server can
 // be started on it again. Who listens in this process takes Listen.
 func FreePort() (int, error) {
+	processesTried()
 	// A process that is being started has copies of our files until its program is loaded, and
 	// a copy would keep the port taken.
 	syscall.ForkLock.RLock()
