@@ -76,6 +76,8 @@ test-plain:
 test-simulated:
 	@scripts/test simulated "$(SIMULATED)" $(LIMITS) -run '^Test$(PLAYED)'
 
+TIMED = ^(TestRounds|TestLanguages)$$
+
 .PHONY: system-race system-plain system-simulated system-verify system-alone
 system-race:
 	@scripts/test system-race "$(RACE)" -race $(LIMITS) -run '^TestSystem'
@@ -84,10 +86,10 @@ system-plain:
 system-simulated:
 	@scripts/test system-simulated "$(SIMULATED)" $(LIMITS) -run '^TestSystem$(PLAYED)'
 system-verify:
-	@$(list); scripts/test system-verify "$$(echo $$(echo "$$all" | grep '^fencepost/verify' | grep -v '/verify/members$$'))" $(LIMITS) -skip '^TestRounds$$'
-system-alone: system-race system-plain system-simulated system-verify # clusters elect nobody beside so many others, and rounds are judged by the clock
+	@$(list); scripts/test system-verify "$$(echo $$(echo "$$all" | grep '^fencepost/verify' | grep -v '/verify/members$$'))" $(LIMITS) -skip '$(TIMED)'
+system-alone: system-race system-plain system-simulated system-verify # clusters elect nobody beside so many others, and these are judged by the clock
 	@scripts/test system-members ./verify/members -count 1 -parallel 1 -timeout 60m
-	@scripts/test system-rounds ./verify/clients -count 1 -parallel 1 -run '^TestRounds$$'
+	@scripts/test system-rounds ./verify/clients -count 1 -parallel 1 -run '$(TIMED)'
 
 .PHONY: flakes
 flakes: deps ## each package's tests FLAKES times (30), the slowest a third as often, some of it beside a load: how many runs were red; hours
