@@ -147,7 +147,9 @@ func StopEarly(d time.Duration) Option { return func(a *acquisition) { a.margin 
 // LeaseID is the lease id to acquire with, of the form of NewLeaseID, for those who have
 // to find their lease again: with one that holds the names already, that lease is
 // returned, with the same token, whatever owner it has unless Owner names another one
-// (CodeConflict). An acquire that fails then releases nothing.
+// (CodeConflict). An acquire that fails then releases nothing. Where less than a third of the TTL is left it is returned once it was renewed,
+// for which an acquire waits for 3 s at most, unless NotRenewed says that nobody does; with Attached where it would be over before the gateway
+// of its stream has renewed it, until that is due.
 //
 // With Attached the new Lease has it, for the TTL of its grant: one that was attached before ends with CodeReplaced, in whatever process,
 // and so does any of this client with the lease id. Where such an acquire fails after a gateway may have heard it, the end of its
@@ -171,7 +173,7 @@ func OnNotice(f func(Notice)) Option { return func(a *acquisition) { a.noticed =
 
 // OnRenewalsFail calls f when every gateway was asked to renew the lease, and none has, with what the last one said; not
 // again until one has renewed it. The lease is not lost by that: it is asked for until its deadline. f must not block,
-// nor call Release or Close: renewals wait for it, and so do Release and Close.
+// nor call Release or Close: renewals wait for it, and so do Release and Close. It may be called before the acquire has returned.
 func OnRenewalsFail(f func(err error)) Option { return func(a *acquisition) { a.failing = f } }
 
 // Acquire waits in the queue for a lease until it is granted, the context ends, or what
@@ -325,6 +327,8 @@ func (q *acquiring) run(ctx, parent context.Context) (*Lease, error) {
 		pause, next := q.retry.after(q.call.kind, err), q.call.kind.fate(err)
 		e := refusal(err)
 		switch {
+		case errors.Is(err, CodeReplaced) && q.leaseID != "" && q.doubted > 0:
+			q.doubted-- // by its own request, which its gateway came to late
 		case errors.Is(err, ErrExpired), errors.Is(err, CodeReplaced) && q.leaseID == "":
 			// It stood still between asking and being answered, or a gateway did that had
 			// an earlier request of this acquire: only that has the same lease id.
@@ -373,6 +377,8 @@ func (q *acquiring) run(ctx, parent context.Context) (*Lease, error) {
 func (q *acquiring) doubts(err error) {
 	switch o := outcomeOf(err); {
 	case errors.As(err, new(*untrusted)): // of which nothing was sent
+	case errors.Is(err, ErrExpired): // it may live for a while
+		q.uncertain = true
 	case untold(err), errors.Is(err, CodeReplaced):
 		q.uncertain = true
 	case o == noError, o == lostLease, o == heldLock:
@@ -428,46 +434,76 @@ func (q *acquiring) once(ctx, parent context.Context, wait, within time.Duration
 		return nil, err
 	}
 	l := q.lease(parent, g, q.c.answered(g, a.sent), nil)
-	if l.left() <= 0 && l.Remaining() > 0 && !q.unkept { // one that was found again is near its end
-		if err := q.renewNow(ctx, l); err != nil {
-			l.finish(err)
-			return nil, err
+	first, near := l.dueAfter(), q.isNear(l)
+	if near {
+		first = 0
+	} else if l.left() <= 0 {
+		if l.Remaining() <= 0 {
+			q.over++
 		}
-	}
-	if l.left() <= 0 {
-		return nil, q.expired(l)
+		l.finish(ErrExpired)
+		return nil, ErrExpired
 	}
 	keep := func() {
 		t := l.attempts()
 		defer t.close()
-		l.renew(t, l.dueAfter())
+		l.renew(t, first)
 	}
 	if q.unkept {
 		keep = func() {}
 	}
-	if err = q.start(l, keep); err == errOvertaken {
+	switch err = q.start(l, keep); {
+	case err == errOvertaken:
 		return q.once(ctx, parent, wait, within)
+	case err == nil && near:
+		err = q.isKept(ctx, l)
 	}
-	return l, err
+	if err != nil {
+		return nil, err
+	}
+	return l, nil
 }
 
-// renewNow renews a Lease that nobody looks at yet.
-func (q *acquiring) renewNow(ctx context.Context, l *Lease) error {
-	ttl := l.renewsFor()
-	g, n, err := q.c.renewNames(ctx, l.id, l.names, renewRequest{TTL: l.ttlToSend(ttl)}, func(doubtful bool) { l.abandons(ttl, doubtful) })
-	if err == nil {
-		l.renewed(g, n)
+// isNear reports whether so little is left of a new Lease without a stream that it is to be renewed before anybody has it: it was found near
+// its end, or the answer took long.
+func (q *acquiring) isNear(l *Lease) bool {
+	if q.unkept || l.Remaining() <= 0 || l.left() >= l.renewsFor()/3 {
+		return false
 	}
-	return err
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := l.c.now()
+	l.unproven = &now
+	return true
 }
 
-// expired refuses a lease that can't be counted on.
-func (q *acquiring) expired(l *Lease) error {
-	if l.Remaining() <= 0 {
-		q.over++
+// isKept waits until a Lease that is near its end was renewed, for maxDoubt at most, and ends one that can't be counted on then.
+func (q *acquiring) isKept(ctx context.Context, l *Lease) error {
+	for begun := l.c.now(); ; {
+		in, counted := l.look(l.c.now())
+		l.mu.Lock()
+		cause, enough := l.over, counted && l.unproven == nil
+		l.mu.Unlock()
+		if in > 0 && !enough && l.c.now().since(begun) < maxDoubt && sleep(ctx, minLook) {
+			continue
+		}
+		if counted {
+			l.mu.Lock()
+			l.unproven = nil
+			l.mu.Unlock()
+			return nil
+		}
+		if cause == nil || errors.Is(cause, ErrUnknown) || errors.Is(cause, ErrMaxHold) || errors.Is(cause, ErrNoticeOver) {
+			cause = ErrExpired
+			q.over++
+		}
+		l.finish(cause)
+		q.uncertain, q.older = true, append(q.older, l) // its renewals may be carried out late
+		if q.leaseID == "" && len(q.names) > 1 && errors.Is(cause, CodeLeaseLost) {
+			q.c.undo(ctx, q.call.leaseID, q.names) // the others: it asks with another lease id from now on
+		}
+		return cause
 	}
-	l.finish(ErrExpired)
-	return ErrExpired
 }
 
 // tooEarly refuses a grant whose TTL is too short for StopEarly, and gives it back.

@@ -238,13 +238,11 @@ func (q *acquiring) attach(ctx, parent context.Context, within time.Duration) (*
 				break
 			}
 			l := q.lease(parent, g, s.told(g, e.read), s)
-			switch {
-			case l.isOver():
-				err = q.expired(l)
-			case !stop():
+			if err = q.isHeard(ctx, l, s); err == nil && !stop() {
 				err = context.Cause(ctx)
-			default:
-				l.silence = millis(g.RenewIn) + max(millis(g.RenewIn)/8, minSlack)
+			}
+			if err == nil {
+				l.silence = g.ttl()/3 + max(g.ttl()/24, minSlack)
 				l.claim = q.call
 				l.claim.kind = toRenew
 				again := q.acquireRequest
@@ -267,8 +265,12 @@ func (q *acquiring) attach(ctx, parent context.Context, within time.Duration) (*
 		}
 	}
 	// What its gateway leaves as it is after CodeUnavailable, it lets go of after CodeNotReplicated.
-	if wasGranted || doubtful(err) && !errors.Is(err, CodeUnavailable) || errors.Is(err, CodeNotReplicated) || s != nil && ctx.Err() != nil {
+	if wasGranted && !errors.Is(err, CodeReplaced) || doubtful(err) && !errors.Is(err, CodeUnavailable) || errors.Is(err, CodeNotReplicated) || s != nil && ctx.Err() != nil {
 		q.endsOlder()
+	} else if wasGranted { // it has replaced those, and a newer one has replaced it
+		for _, older := range q.older {
+			older.finish(replacedHere())
+		}
 	}
 	cancel()
 	if s != nil {
@@ -276,6 +278,68 @@ func (q *acquiring) attach(ctx, parent context.Context, within time.Duration) (*
 		q.c.judge(ctx, s.turn, q.call.kind, err) // it may be told by an event
 	}
 	return nil, err
+}
+
+// isHeard waits, where little is left of a Lease that nobody has yet, until the gateway of its stream has renewed it: it was found near its
+// end, or the grant was read late, and the stream's end would release it. It refuses one that can't be counted on then.
+func (q *acquiring) isHeard(ctx context.Context, l *Lease, s *stream) error {
+	if within := l.awaits(); within > 0 {
+		if err := l.hearsRenewal(ctx, s, within); err != nil {
+			return err
+		}
+	}
+	l.mu.Lock()
+	cut := l.cut() != nil // which it is taken over after
+	l.mu.Unlock()
+	if l.left() > 0 || cut && !l.isOver() {
+		return nil
+	}
+	q.over++
+	return ErrExpired
+}
+
+// awaits returns how long the gateway's first renewal is to be waited for before anybody has the lease; 0: it is not. It is not where the lease
+// can be counted on, and nothing is renewed before its end (MaxHold, a notice), nor within maxDoubt.
+func (l *Lease) awaits() time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	renews, remains := l.due-l.news.at, l.news.remaining(l.c.now())
+	left, within := remains-l.marginNow(), renews+max(renews/8, minSlack)
+	switch {
+	case left <= 0:
+		return within + l.news.left - remains // it may be read as late as the grant was
+	case left > within*4/3 || within > maxDoubt || l.bounded || l.notice != nil: // see follow
+		return 0
+	}
+	return within
+}
+
+// hearsRenewal reads on until the gateway of a stream has renewed the lease, for so long at most. What else the stream says is left to be
+// read, unless that is why it is of no use.
+func (l *Lease) hearsRenewal(ctx context.Context, s *stream, within time.Duration) error {
+	for begun, more := l.c.now(), true; more; { // those that are read late leave nothing
+		e, err := s.word(ctx, max(0, within-l.c.now().since(begun)), nil)
+		switch {
+		case err == errSilent:
+			return nil
+		case err != nil:
+			return err
+		case e.name == "": // a comment
+			continue
+		case e.name == "lost", e.name == "draining":
+			return e.problem()
+		case e.name != "renewed":
+			s.first = &e
+			return nil
+		}
+		var g granted
+		if err := g.read(e.data); err != nil {
+			return err
+		}
+		l.renewed(g, s.told(g, e.read))
+		more = !l.bounded && l.left() <= 0
+	}
+	return nil
 }
 
 // follow takes over what a stream says of an attached lease. Where it breaks off, or is

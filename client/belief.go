@@ -116,8 +116,8 @@ func (l *Lease) marginNow() time.Duration {
 // judge says whether the lease may be counted on, and in what time its context has to be cancelled, 0 or less:
 // now. These are two things while it can be known in a moment whether it is held, as that may be longer than this
 // client can count on: it has seen the end of the stream, and takes the lease over, or this process has stood
-// still, and what the stream has said meanwhile is to be read. It has maxDoubt for that, and after the end of a stream no
-// longer than it would have counted on the lease otherwise. The caller holds mu.
+// still, and what the stream has said meanwhile is to be read; or nobody has the lease yet, and it is renewed first. It has maxDoubt for that,
+// and after the end of a stream no longer than it would have counted on the lease otherwise. The caller holds mu.
 func (l *Lease) judge(now instant) (in time.Duration, counted bool) {
 	asleep := now.since(l.looked) > longestLook
 	l.looked = now
@@ -125,6 +125,9 @@ func (l *Lease) judge(now instant) (in time.Duration, counted bool) {
 	if left > 0 {
 		l.woken = nil
 		return left, true
+	}
+	if since := l.unproven; since != nil && now.since(*since) < maxDoubt {
+		return maxDoubt - now.since(*since), false
 	}
 	if end := l.cut(); end != nil {
 		if l.hangs.cut.Load() == nil && l.detached.CompareAndSwap(false, true) { // of another stream: who listens to this one does not know
@@ -218,5 +221,6 @@ func (l *Lease) take(g granted, n news) {
 	if l.bounded && passed > minSlack/10 {
 		l.ends = longer < passed/2
 	}
+	l.unproven = nil
 	l.news, l.due, l.last = n, n.at+cmp.Or(millis(g.RenewIn), n.ttl/3), nil
 }

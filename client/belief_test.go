@@ -27,8 +27,12 @@ func (s *told) RoundTrip(r *http.Request) (*http.Response, error) {
 	response.Header.Set("Content-Type", "text/event-stream")
 	response.Body, response.Request = from, r
 	context.AfterFunc(r.Context(), func() { to.CloseWithError(r.Context().Err()) })
-	s.to <- to
-	return response, err
+	select {
+	case s.to <- to:
+		return response, err
+	case <-r.Context().Done():
+		return nil, r.Context().Err()
+	}
 }
 
 // attached returns a lease that hangs on a stream, and the stream.

@@ -233,23 +233,6 @@ func TestRefusedBesideAnAcquire(t *testing.T) {
 	})
 }
 
-// A lease that is found near its end is renewed before it is counted on.
-func TestFoundNearItsEnd(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := scripted(t, 1, func(r *http.Request) (*http.Response, error) {
-			if r.Method != http.MethodPost {
-				return renews(r)
-			}
-			return says(200, fmt.Sprintf(`{"name":"a","lease_id":%q,"fencing_token":7,"ttl_ms":30000,"expires_in_ms":900,"renew_in_ms":300}`, r.Header.Get("Lease-Id")))
-		})
-		defer c.Close()
-		l := must[*Lease](t)(c.Acquire(t.Context(), "a", LeaseID(NewLeaseID())))
-		if got := l.Remaining(); got < 29*time.Second {
-			t.Errorf("it is counted on for %s", got)
-		}
-	})
-}
-
 // A Lease whose lease id was granted with another token was lost, and knows.
 func TestFoundWithANewerToken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -87,6 +87,7 @@ type Lease struct {
 	others    []*late         // of the other Leases of this client with its lease id
 	abandoned time.Duration   // the shortest of those that may still be carried out, although nobody waits for them; 0: none
 	looked    instant         // when it was judged last
+	unproven  *instant        // since when it is to be renewed before anybody has it, see isKept; nil: it is not, or was renewed
 	woken     *instant        // when it was seen that this process has stood still, for so long that the lease may be over
 	ends      bool            // MaxHold does not let it live longer
 	notice    *given          // nil: it was given none

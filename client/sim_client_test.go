@@ -183,7 +183,12 @@ func (c *simClient) play() {
 func (c *simClient) hold(h *simHold) {
 	advance(h.after)
 	c.awake(c.sim.ctx)
-	b := c.acquire(h, Wait(h.wait))
+	var b *belief
+	if h.again > 0 {
+		b = c.acquireTwice(h)
+	} else {
+		b = c.acquire(h, Wait(h.wait))
+	}
 	if b == nil {
 		return
 	}
@@ -199,6 +204,35 @@ func (c *simClient) hold(h *simHold) {
 		}
 	}
 	b.ends()
+}
+
+// acquireTwice acquires, as a program does that ends, and acquires again by the lease id near the lease's end, as the next one does.
+func (c *simClient) acquireTwice(h *simHold) *belief {
+	first := *h
+	first.attached, first.linger = false, 0
+	b := c.acquire(&first, Wait(h.wait), NotRenewed())
+	if b == nil {
+		return nil
+	}
+	b.mayEnd()
+	advance(max(0, b.l.Remaining()-h.again))
+	c.awake(c.sim.ctx)
+	left := b.l.Remaining()
+	found := c.acquire(h, Wait(0), LeaseID(b.l.ID()))
+	switch {
+	case !c.sim.goesOn():
+	case c.sim.plan.kind.name != "calm":
+		if found != nil {
+			c.sim.count("leases found near their end")
+		}
+	case found == nil:
+		c.sim.fault("%s has %s left, and is not found", b, left)
+	case found.l.Token() != b.l.Token():
+		c.sim.fault("%s has %s left, and was granted anew", b, left)
+	default:
+		c.sim.count("leases found near their end")
+	}
+	return found
 }
 
 // acquire asks for a lease; nil: it was not granted.

@@ -253,12 +253,17 @@ func (b *belief) left(err error) {
 	}
 }
 
-// released judges it after one has let go of it.
-func (b *belief) released(err error) {
+// mayEnd has nobody wonder that the lease ends in a calm schedule.
+func (b *belief) mayEnd() {
 	j := &b.sim.judge
 	j.mu.Lock()
+	defer j.mu.Unlock()
 	b.judged = true
-	j.mu.Unlock()
+}
+
+// released judges it after one has let go of it.
+func (b *belief) released(err error) {
+	b.mayEnd()
 	if err == nil && b.l.Err() == nil {
 		b.sim.fault("%s is released, and believed in", b)
 	}

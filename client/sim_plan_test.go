@@ -56,10 +56,11 @@ type simHold struct {
 	least    time.Duration // of AtLeast
 	span     time.Duration // for how long it has the lease, after the calls
 	calls    []simCall
+	again    time.Duration // it is not renewed, and acquired by its lease id when no more than that is left; 0: it is not
 }
 
 func (h *simHold) String() string {
-	return fmt.Sprintf("{%v ttl %s attached %t linger %s maxHold %s at least %s for %s, %v}", h.names, h.ttl, h.attached, h.linger, h.maxHold, h.least, h.span, h.calls)
+	return fmt.Sprintf("{%v ttl %s attached %t linger %s maxHold %s at least %s for %s, again %s before its end, %v}", h.names, h.ttl, h.attached, h.linger, h.maxHold, h.least, h.span, h.again, h.calls)
 }
 
 type simCallKind int
@@ -134,6 +135,7 @@ func planOf(seed uint64) *simPlan {
 	}
 	oneIn := func(n int) bool { return r.IntN(n) == 0 }
 	p := &simPlan{seed: seed, kind: simKinds[seed%uint64(len(simKinds))], length: between(15*time.Second, 30*time.Second)}
+	calm := len(p.kind.troubles) == 0
 	for range simClients {
 		s := simScript{rate: 1}
 		if p.kind.skew {
@@ -168,12 +170,18 @@ func planOf(seed uint64) *simPlan {
 			for p.kind.calls && (oneIn(2) || p.kind.beside && !oneIn(4)) {
 				h.calls = append(h.calls, p.drawCall(&h, between, oneIn))
 			}
+			if h.maxHold == 0 && h.least == 0 && oneIn(4) {
+				h.again, h.calls = between(50*time.Millisecond, h.ttl/2), nil
+				if len(h.names) > 1 { // a set that has no stream can't be given one
+					h.attached, h.linger = false, 0
+				}
+			}
 			at += h.after + h.span
 			s.holds = append(s.holds, h)
 		}
 		p.clients = append(p.clients, s)
 	}
-	if len(p.kind.troubles) == 0 {
+	if calm {
 		return p
 	}
 	for at := between(0, p.kind.often); at < p.length; at += between(p.kind.often/2, 2*p.kind.often) {

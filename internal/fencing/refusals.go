@@ -74,9 +74,10 @@ func HoldError(asked, present int) *Error {
 	return invalid("hold", "is %d; the lease has a hold of %d, and one request can raise it only by 1", asked, present)
 }
 
-// OtherNamesError refuses a lease id that has been used for another set.
+// OtherNamesError refuses a lease id that has been used for another set, or for the same one without a stream, if this has one, and the
+// other way round.
 func OtherNamesError() *Error {
-	return invalid("Lease-Id", "was used for another set of names; use a new lease id for this set")
+	return invalid("Lease-Id", "was used for another set of names, or for this one in the other way, with or without a stream; use a new lease id for this set")
 }
 
 // UpgradeError refuses to make a shared lease exclusive.
