@@ -487,7 +487,7 @@ func (q *acquiring) isKept(ctx context.Context, l *Lease) error {
 		if in > 0 && !enough && l.c.now().since(begun) < maxDoubt && sleep(ctx, minLook) {
 			continue
 		}
-		if counted {
+		if counted || errors.Is(cause, ErrReleased) { // by its lease id: it is not asked for again
 			l.mu.Lock()
 			l.unproven = nil
 			l.mu.Unlock()

@@ -298,17 +298,21 @@ func (q *acquiring) isHeard(ctx context.Context, l *Lease, s *stream) error {
 	return ErrExpired
 }
 
-// awaits returns how long the gateway's first renewal is to be waited for before anybody has the lease; 0: it is not. It is not where the lease
-// can be counted on, and nothing is renewed before its end (MaxHold, a notice), nor within maxDoubt.
+// awaits returns how long the gateway's first renewal is to be waited for before anybody has the lease; 0: it is not. It is not where nothing
+// is renewed before its end (MaxHold, a notice); nor where the lease can be counted on, and that renewal is heard of in time by who follows
+// it, or leaves hardly more, or is not due within maxDoubt.
 func (l *Lease) awaits() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	renews, remains := l.due-l.news.at, l.news.remaining(l.c.now())
+	said := l.said()
+	renews, remains := l.due-said.at, said.remaining(l.c.now())
 	left, within := remains-l.marginNow(), renews+max(renews/8, minSlack)
 	switch {
+	case l.bounded || l.notice != nil:
+		return 0
 	case left <= 0:
-		return within + l.news.left - remains // it may be read as late as the grant was
-	case left > within*4/3 || within > maxDoubt || l.bounded || l.notice != nil: // see follow
+		return within + min(said.left-remains, silence) // it may be read as late as the grant was
+	case left > within*4/3 || within > maxDoubt, left > renews && remains > said.ttl*2/3:
 		return 0
 	}
 	return within
@@ -318,7 +322,7 @@ func (l *Lease) awaits() time.Duration {
 // read, unless that is why it is of no use.
 func (l *Lease) hearsRenewal(ctx context.Context, s *stream, within time.Duration) error {
 	for begun, more := l.c.now(), true; more; { // those that are read late leave nothing
-		e, err := s.word(ctx, max(0, within-l.c.now().since(begun)), nil)
+		e, err := s.word(ctx, min(silence, max(0, within-l.c.now().since(begun))), nil)
 		switch {
 		case err == errSilent:
 			return nil

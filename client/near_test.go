@@ -456,3 +456,72 @@ func TestNearItsEndAndComments(t *testing.T) {
 		}
 	})
 }
+
+// A fresh lease is not waited for, whatever StopEarly leaves of it: its first renewal leaves no more.
+func TestFreshIsNotNearItsEnd(t *testing.T) {
+	for _, test := range []struct{ ttl, early time.Duration }{
+		{6 * time.Second, 3 * time.Second}, {8 * time.Second, 4 * time.Second}, {500 * time.Millisecond, 150 * time.Millisecond}, {300 * time.Millisecond, 0},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			n := endsIn(test.ttl, test.ttl)
+			n.slow = 5 * time.Millisecond
+			c, streams := streaming(t)
+			defer c.Close()
+			c.http.Transport.(*told).answer = n.answer
+			go func() { n.stream(t, <-streams) }()
+			begun := time.Now()
+			l := must[*Lease](t)(c.TryAcquire(t.Context(), "a", Attached(), LeaseID(n.id), TTL(test.ttl), StopEarly(test.early)))
+			if took := time.Since(begun); took > 2*n.slow || l.Err() != nil {
+				t.Errorf("%+v: %v after %s", test, l.Err(), took)
+			}
+		})
+	}
+}
+
+// A lease id that is released while its acquire waits for a renewal is not asked for again: the release may come late.
+func TestReleasedNearItsEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := endsIn(800*time.Millisecond, 3*time.Second)
+		c := scripted(t, 1, func(r *http.Request) (*http.Response, error) {
+			if r.Method == http.MethodPost {
+				return n.answer(r)
+			}
+			return slowly(300*time.Millisecond, r, n.answer)
+		})
+		defer c.Close()
+		released := make(chan error)
+		go func() {
+			sleep(t.Context(), 100*time.Millisecond)
+			released <- c.Release(t.Context(), n.id, "a")
+		}()
+		l := must[*Lease](t)(c.Acquire(t.Context(), "a", LeaseID(n.id), Wait(0)))
+		if err := <-released; err != nil {
+			t.Error(err)
+		}
+		if err := l.Err(); !errors.Is(err, ErrReleased) || n.posts.Load() != 1 {
+			t.Errorf("%v after %d requests", err, n.posts.Load())
+		}
+	})
+}
+
+// A machine that slept for an hour before it read the grant does not wait for a renewal for as long.
+func TestAsleepNearItsEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := endsIn(3*time.Second, 3*time.Second)
+		c, streams := streaming(t)
+		defer c.Close()
+		c.http.Transport.(*told).answer = n.answer
+		var slept atomic.Int64
+		c.now = func() instant { return instant{time.Now(), time.Duration(slept.Load()) + time.Since(time.Unix(0, 0))} }
+		go func() {
+			to, said := <-streams, n.said(0)
+			slept.Store(int64(time.Hour))
+			tell(to, "granted", said) // and nothing more
+		}()
+		begun := time.Now()
+		_, err := c.TryAcquire(t.Context(), "a", Attached(), LeaseID(n.id))
+		if took := time.Since(begun); err == nil || took > 2*silence {
+			t.Errorf("%v after %s", err, took)
+		}
+	})
+}
