@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -14,9 +15,10 @@ import (
 
 // nearEnd is a gateway with one lease, of which little is left when it is found.
 type nearEnd struct {
-	id  string
+	mu  sync.Mutex
+	id  string // by mu: a stream and answers say and set them; a test reads what it has set itself
 	ttl time.Duration
-	end time.Time
+	end time.Time // by mu
 
 	slow               time.Duration // each answer
 	posts, puts, frees atomic.Int64
@@ -29,9 +31,23 @@ func endsIn(left, ttl time.Duration) *nearEnd {
 
 // said is what an answer says, or an event so long after its request.
 func (n *nearEnd) said(after time.Duration) string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
 	left := time.Until(n.end)
 	return fmt.Sprintf(`{"name":"a","lease_id":%q,"fencing_token":7,"ttl_ms":%d,"expires_in_ms":%d,"renew_in_ms":%d,"elapsed_ms":%d}`,
 		n.id, n.ttl.Milliseconds(), left.Milliseconds(), min(n.ttl/3, left/2).Milliseconds(), after.Milliseconds())
+}
+
+func (n *nearEnd) left() time.Duration {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return time.Until(n.end)
+}
+
+func (n *nearEnd) renewed() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.end = time.Now().Add(n.ttl)
 }
 
 func (n *nearEnd) answer(r *http.Request) (*http.Response, error) {
@@ -46,13 +62,15 @@ func (n *nearEnd) answer(r *http.Request) (*http.Response, error) {
 			return n.renews(r)
 		}
 	}
-	if !time.Now().Before(n.end) {
+	if n.left() <= 0 {
 		return says(412, lostAnswer)
 	}
 	if r.Method == http.MethodPut {
-		n.end = time.Now().Add(n.ttl)
+		n.renewed()
 	}
+	n.mu.Lock()
 	n.id = r.Header.Get("Lease-Id")
+	n.mu.Unlock()
 	said := n.said(0)
 	return slowly(n.slow, r, func(*http.Request) (*http.Response, error) { return says(200, said) })
 }
@@ -61,12 +79,12 @@ func (n *nearEnd) answer(r *http.Request) (*http.Response, error) {
 func (n *nearEnd) stream(t *testing.T, to *io.PipeWriter) {
 	begun := time.Now()
 	for event := "granted"; ; event = "renewed" {
-		said, next := n.said(time.Since(begun)), min(n.ttl/3, time.Until(n.end)/2)
+		said, next := n.said(time.Since(begun)), min(n.ttl/3, n.left()/2)
 		time.AfterFunc(n.slow, func() { tell(to, event, said) })
 		if !sleep(t.Context(), next) {
 			return
 		}
-		n.end = time.Now().Add(n.ttl)
+		n.renewed()
 	}
 }
 
@@ -254,7 +272,7 @@ func TestNearItsEndBehindABacklog(t *testing.T) {
 			to, begun := <-streams, time.Now()
 			tell(to, "", "")
 			for event := "granted"; ; event = "renewed" {
-				n.end = time.Now().Add(n.ttl)
+				n.renewed()
 				said := n.said(time.Since(begun))
 				time.AfterFunc(max(0, stall-time.Since(begun)), func() { tell(to, event, said) })
 				if !sleep(t.Context(), n.ttl/3) {

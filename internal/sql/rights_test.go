@@ -12,18 +12,6 @@ import (
 	"fencepost/internal/sql/sqltest"
 )
 
-func mustDo(t *testing.T, s *Store, op fencing.Op) (out fencing.Outcome) {
-	t.Helper()
-	err := untilAnswered(t, func() (err error) {
-		out, err = s.Do(t.Context(), op)
-		return err
-	})
-	if err != nil {
-		t.Fatalf("%#v: %v", op, err)
-	}
-	return out
-}
-
 // A user with the rights of Init can do all that gateways do: what a turn needs, snapshots, cutting the log, and looking how the
 // server is.
 func TestRightsOfGateway(t *testing.T) {

@@ -102,7 +102,7 @@ func (s *setting) try(t *testing.T, server *sqltest.Server, url string) {
 	t.Helper()
 	o := Options{URL: url, Logger: testLog(t), snapshotAt: 1, aloneAfter: time.Nanosecond}
 	for range 2 { // it may be repeated
-		if _, err := Init(t.Context(), url, Rights{}); err != nil {
+		if err := untilAnswered(t, func() error { _, err := Init(t.Context(), url, Rights{}); return err }); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -139,16 +139,19 @@ func (s *setting) try(t *testing.T, server *sqltest.Server, url string) {
 		}
 		return is
 	})
-	if _, err := connect(t, url).cut(t.Context(), 1, 1, 10); err != nil {
+	if err := untilAnswered(t, func() error { _, err := connect(t, url).cut(t.Context(), 1, 1, 10); return err }); err != nil {
 		t.Error(err)
 	}
 	theSame(t, o, a, b, openGateway(t, o))
 	if got, want := shown(t, db, url), cmp.Or(s.owner, given); got != want {
 		t.Errorf("the view shows the owner %q, want %q", got, want)
 	}
-	condition, err := Examine(context.Background(), o)
-	if err != nil || condition.Unable != nil {
-		t.Fatal(err, condition.Unable)
+	var condition Condition
+	if err := untilAnswered(t, func() (err error) {
+		condition, err = Examine(context.Background(), o)
+		return cmp.Or(err, condition.Unable)
+	}); err != nil {
+		t.Fatal(err)
 	}
 	for _, f := range condition.Findings {
 		if f.OK == slices.Contains(s.finds, f.Check) {
@@ -246,10 +249,14 @@ func TestMariaDBSettings(t *testing.T) {
 	}
 }
 
-// plain returns connections of the test's own, which are not about settings.
+// plain returns connections of the test's own, which are not about settings: each is closed after its statement, before it is idle for too long.
 func plain(t *testing.T, server *sqltest.Server, url string) *stdsql.DB {
 	if Kind(url) == kindMySQL {
-		return server.DB(t, url+"?autocommit=1&sql_big_selects=1&tx_read_only=0&max_statement_time=0&sql_select_limit=1000&sql_mode=''&tx_isolation='READ-COMMITTED'")
+		url += "?autocommit=1&sql_big_selects=1&tx_read_only=0&max_statement_time=0&sql_select_limit=1000&sql_mode=''&tx_isolation='READ-COMMITTED'"
+	} else {
+		url += "&default_query_exec_mode=cache_describe" // behind a pooler a statement that was prepared may be in another session
 	}
-	return server.DB(t, url+"&default_query_exec_mode=cache_describe") // behind a pooler a statement that was prepared may be in another session
+	db := server.DB(t, url)
+	db.SetMaxIdleConns(0)
+	return db
 }

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -21,8 +22,11 @@ import (
 // openGateway opens a store as a gateway does.
 func openGateway(t testing.TB, o Options) *Store {
 	t.Helper()
-	s, err := Open(context.Background(), o)
-	if err != nil {
+	var s *Store
+	if err := untilAnswered(t, func() (err error) {
+		s, err = Open(context.Background(), o)
+		return err
+	}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
@@ -207,10 +211,7 @@ func (noLock) Unlock() {}
 // theSame fails the test unless all stores have the same state, to the byte, which is that of a fresh one too.
 func theSame(t testing.TB, o Options, stores ...*Store) {
 	t.Helper()
-	fresh, err := Open(context.Background(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fresh := openGateway(t, o)
 	defer fresh.Close()
 	all := append([]*Store{fresh}, stores...)
 	states := make([][]byte, len(all))
@@ -269,14 +270,28 @@ func await(t testing.TB, what string, met func() bool) {
 	}
 }
 
-// untilAnswered asks again as long as the database does not answer in time, as on a machine that is kept busy, what may be carried out twice.
+// untilAnswered asks again, as long as the database does not answer in time or PostgreSQL has ended a session that was idle between two messages, what
+// may be carried out twice. Both happen on a machine that is kept busy.
 func untilAnswered(t testing.TB, ask func() error) (err error) {
 	t.Helper()
 	await(t, "the database answers", func() bool {
 		err = ask()
-		return !errors.Is(err, context.DeadlineExceeded)
+		return err == nil || !errors.Is(err, context.DeadlineExceeded) && !strings.Contains(err.Error(), "SQLSTATE 57P05")
 	})
 	return err
+}
+
+// mustDo does what a request asks for, and fails the test where it is refused.
+func mustDo(t testing.TB, s *Store, op fencing.Op) (out fencing.Outcome) {
+	t.Helper()
+	err := untilAnswered(t, func() (err error) {
+		out, err = s.Do(t.Context(), op)
+		return err
+	})
+	if err != nil {
+		t.Fatalf("%#v: %v", op, err)
+	}
+	return out
 }
 
 // awaitQueued returns when so many items wait for a turn.
@@ -309,11 +324,7 @@ func acquire(t testing.TB, s *Store, name fencing.Name, ttl time.Duration) grant
 	t.Helper()
 	r := request(name, ttl)
 	asked := time.Now()
-	out, err := s.Do(t.Context(), r)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return grant{r.Lease, out.Holder.Token, asked}
+	return grant{r.Lease, mustDo(t, s, r).Holder.Token, asked}
 }
 
 // code returns the code of a refusal.
