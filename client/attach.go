@@ -274,7 +274,7 @@ func (q *acquiring) attach(ctx, parent context.Context, within time.Duration) (*
 	}
 	cancel()
 	if s != nil {
-		q.retry.broken()
+		q.retry.broken(err)
 		q.c.judge(ctx, s.turn, q.call.kind, err) // it may be told by an event
 	}
 	return nil, err

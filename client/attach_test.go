@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -172,5 +173,47 @@ func TestATakeOverContradictsNothing(t *testing.T) {
 	})
 	if err := l.Release(t.Context()); err != nil {
 		t.Error(err)
+	}
+}
+
+// Streams that begin, and say what no gateway does, serve nobody: who is given only such gives up.
+func TestStreamsOfNoGateway(t *testing.T) {
+	for name, ask := range map[string]func(ctx context.Context, c *Client) error{
+		"acquire": func(ctx context.Context, c *Client) error {
+			_, err := c.Acquire(ctx, "a", Attached())
+			return err
+		},
+		"events": func(ctx context.Context, c *Client) error {
+			for _, err := range c.Events(ctx, "") {
+				if err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			c, streams := streaming(t)
+			defer c.Close()
+			go func() {
+				for {
+					select {
+					case to := <-streams:
+						tell(to, "", "")
+						tell(to, "granted", "not JSON")
+						to.Close()
+					case <-t.Context().Done():
+						return
+					}
+				}
+			}()
+			begun := time.Now()
+			ctx, cancel := context.WithTimeout(t.Context(), 10*c.options.Patience)
+			defer cancel()
+			err := ask(ctx, c)
+			if took := time.Since(begun); !errors.Is(err, ErrUnreachable) || !errors.Is(err, errNoGateway) || took > 2*c.options.Patience {
+				t.Errorf("%s: %v after %s", name, err, took)
+			}
+		})
 	}
 }

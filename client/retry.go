@@ -165,12 +165,15 @@ func (r *retry) answered() {
 
 // broken notes that a stream has ended which had begun: it fails from now on, and not since it
 // was asked for. The pauses begin anew only after one that has lasted: who is given streams that
-// end at once rests in between.
-func (r *retry) broken() {
-	r.served = true
-	if r.c.now().since(r.asked) >= maxBackoff {
+// end at once rests in between. One that has not lasted, and says what no gateway does, has served nobody: it fails on.
+func (r *retry) broken(err error) {
+	switch {
+	case r.c.now().since(r.asked) >= maxBackoff:
 		r.answered()
+	case errors.Is(err, errNoGateway) && r.failing != (instant{}):
+		return
 	}
+	r.served = true
 	turn := r.turn
 	r.begin()
 	r.failing, r.turn = r.asked, turn

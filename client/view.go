@@ -311,7 +311,7 @@ func (c *Client) Events(ctx context.Context, prefix string) iter.Seq2[Event, err
 			}
 			if s != nil {
 				s.close()
-				retry.broken()
+				retry.broken(err)
 			}
 			switch {
 			case !goesOn:
