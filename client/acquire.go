@@ -148,8 +148,8 @@ func StopEarly(d time.Duration) Option { return func(a *acquisition) { a.margin 
 // to find their lease again: with one that holds the names already, that lease is
 // returned, with the same token, whatever owner it has unless Owner names another one
 // (CodeConflict). An acquire that fails then releases nothing. Where less than a third of the TTL is left it is returned once it was renewed,
-// for which an acquire waits for 3 s at most, unless NotRenewed says that nobody does; with Attached where it would be over before the gateway
-// of its stream has renewed it, until that is due.
+// for which an acquire waits for 3 s at most, unless NotRenewed says that nobody does; with Attached where it might be over before the gateway
+// of its stream has renewed it, for 3 s or until that is due. A Client.Release meanwhile leaves a Lease that is over.
 //
 // With Attached the new Lease has it, for the TTL of its grant: one that was attached before ends with CodeReplaced, in whatever process,
 // and so does any of this client with the lease id. Where such an acquire fails after a gateway may have heard it, the end of its
@@ -438,7 +438,7 @@ func (q *acquiring) once(ctx, parent context.Context, wait, within time.Duration
 	if near {
 		first = 0
 	} else if l.left() <= 0 {
-		if l.Remaining() <= 0 {
+		if l.Remaining() <= 0 || !q.waits {
 			q.over++
 		}
 		l.finish(ErrExpired)
@@ -456,7 +456,9 @@ func (q *acquiring) once(ctx, parent context.Context, wait, within time.Duration
 	case err == errOvertaken:
 		return q.once(ctx, parent, wait, within)
 	case err == nil && near:
-		err = q.isKept(ctx, l)
+		if err = q.isKept(ctx, l); errors.Is(err, CodeReplaced) && q.c.leases.overtook(q) {
+			return q.once(ctx, parent, wait, within)
+		}
 	}
 	if err != nil {
 		return nil, err
@@ -479,12 +481,13 @@ func (q *acquiring) isNear(l *Lease) bool {
 
 // isKept waits until a Lease that is near its end was renewed, for maxDoubt at most, and ends one that can't be counted on then.
 func (q *acquiring) isKept(ctx context.Context, l *Lease) error {
-	for begun := l.c.now(); ; {
+	for begun, pause := l.c.now(), minLook; ; pause = min(2*pause, 8*minLook) {
 		in, counted := l.look(l.c.now())
 		l.mu.Lock()
-		cause, enough := l.over, counted && l.unproven == nil
+		cause, enough, why := l.over, counted && l.unproven == nil, l.last
 		l.mu.Unlock()
-		if in > 0 && !enough && l.c.now().since(begun) < maxDoubt && sleep(ctx, minLook) {
+		patience := maxDoubt - l.c.now().since(begun)
+		if in > 0 && !enough && patience > 0 && sleep(ctx, min(pause, patience)) {
 			continue
 		}
 		if counted || errors.Is(cause, ErrReleased) { // by its lease id: it is not asked for again
@@ -494,8 +497,10 @@ func (q *acquiring) isKept(ctx context.Context, l *Lease) error {
 			return nil
 		}
 		if cause == nil || errors.Is(cause, ErrUnknown) || errors.Is(cause, ErrMaxHold) || errors.Is(cause, ErrNoticeOver) {
-			cause = ErrExpired
-			q.over++
+			q.expired(l)
+			if cause = ErrExpired; why != nil {
+				cause = fmt.Errorf("%w: %w", why, ErrExpired)
+			}
 		}
 		l.finish(cause)
 		q.uncertain, q.older = true, append(q.older, l) // its renewals may be carried out late
@@ -503,6 +508,15 @@ func (q *acquiring) isKept(ctx context.Context, l *Lease) error {
 			q.c.undo(ctx, q.call.leaseID, q.names) // the others: it asks with another lease id from now on
 		}
 		return cause
+	}
+}
+
+// expired counts a Lease that can't be counted on, unless it was renewed, leaves no more, and the acquire waits: others are granted soon.
+func (q *acquiring) expired(l *Lease) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.unproven != nil || l.news.left > l.marginNow() || !q.waits {
+		q.over++
 	}
 }
 

@@ -284,9 +284,14 @@ func (q *acquiring) attach(ctx, parent context.Context, within time.Duration) (*
 // end, or the grant was read late, and the stream's end would release it. It refuses one that can't be counted on then.
 func (q *acquiring) isHeard(ctx context.Context, l *Lease, s *stream) error {
 	if within := l.awaits(); within > 0 {
+		doubted := q.doubted
+		for _, older := range q.older { // what these have under way may replace it meanwhile; afterwards see follows
+			q.doubted = min(q.doubted+older.mayReplace(), maxAttempts)
+		}
 		if err := l.hearsRenewal(ctx, s, within); err != nil {
 			return err
 		}
+		q.doubted = doubted
 	}
 	l.mu.Lock()
 	cut := l.cut() != nil // which it is taken over after
@@ -294,56 +299,48 @@ func (q *acquiring) isHeard(ctx context.Context, l *Lease, s *stream) error {
 	if l.left() > 0 || cut && !l.isOver() {
 		return nil
 	}
-	q.over++
+	q.expired(l)
 	return ErrExpired
 }
 
-// awaits returns how long the gateway's first renewal is to be waited for before anybody has the lease; 0: it is not. It is not where nothing
-// is renewed before its end (MaxHold, a notice); nor where the lease can be counted on, and that renewal is heard of in time by who follows
-// it, or leaves hardly more, or is not due within maxDoubt.
+// awaits returns for how long at most the gateway's first renewal is waited for before anybody has the lease; 0: it is not. It is not where
+// enough is left for who follows the lease to hear of it or to do without; nor where it leaves no more, for a notice ends the lease, or this
+// client counts on less than was said. Nothing is lost by waiting, for the end of the stream would be a release.
 func (l *Lease) awaits() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	said := l.said()
-	renews, remains := l.due-said.at, said.remaining(l.c.now())
+	said, now := l.said(), l.c.now()
+	renews, remains := l.due-said.at, said.remaining(now)
 	left, within := remains-l.marginNow(), renews+max(renews/8, minSlack)
+	fresh := left > renews && remains > said.ttl*2/3
+	enough, most := within*4/3, max(within, maxDoubt) // a silent stream is left after three quarters of what is left
+	if l.bounded {                                    // this may be all that there is
+		enough, most = within, within
+	}
 	switch {
-	case l.bounded || l.notice != nil:
+	case said.capped || said.left < l.news.left, l.notice != nil && l.notice.remaining(now) <= remains+noticeSlack:
 		return 0
-	case left <= 0:
-		return within + min(said.left-remains, silence) // it may be read as late as the grant was
-	case left > within*4/3 || within > maxDoubt, left > renews && remains > said.ttl*2/3:
+	case left > enough, left > 0 && (fresh || within > maxDoubt):
 		return 0
 	}
-	return within
+	return most + min(said.left-remains, silence) // it may be read as late as the grant was
 }
 
-// hearsRenewal reads on until the gateway of a stream has renewed the lease, for so long at most. What else the stream says is left to be
-// read, unless that is why it is of no use.
+// hearsRenewal reads on until the gateway of a stream has renewed the lease so that it can be counted on, for so long at most. It returns
+// why the stream is of no use, if it is not.
 func (l *Lease) hearsRenewal(ctx context.Context, s *stream, within time.Duration) error {
-	for begun, more := l.c.now(), true; more; { // those that are read late leave nothing
+	for begun := l.c.now(); ; {
 		e, err := s.word(ctx, min(silence, max(0, within-l.c.now().since(begun))), nil)
-		switch {
-		case err == errSilent:
-			return nil
-		case err != nil:
-			return err
-		case e.name == "": // a comment
-			continue
-		case e.name == "lost", e.name == "draining":
-			return e.problem()
-		case e.name != "renewed":
-			s.first = &e
+		if err == errSilent {
 			return nil
 		}
-		var g granted
-		if err := g.read(e.data); err != nil {
+		if err == nil {
+			err = l.hearsEvent(s, e)
+		}
+		if err != nil || e.name == "renewed" && l.left() > 0 { // those that are read late leave nothing
 			return err
 		}
-		l.renewed(g, s.told(g, e.read))
-		more = !l.bounded && l.left() <= 0
 	}
-	return nil
 }
 
 // follow takes over what a stream says of an attached lease. Where it breaks off, or is
@@ -470,34 +467,41 @@ func (l *Lease) takeOver(ctx context.Context, one *attempt) error {
 func (l *Lease) listen(s *stream, within func() time.Duration, shortened <-chan struct{}) error {
 	for !l.isOver() {
 		e, err := s.word(l.kept, within(), shortened)
+		if err == nil {
+			err = l.hearsEvent(s, e)
+		}
 		if err != nil {
 			return err
 		}
-		switch e.name {
-		case "granted", "renewed", "notice":
-			var g granted
-			if e.name == "notice" {
-				if err := json.Unmarshal(e.data, &g); err != nil {
-					return errNoGateway
-				}
-				l.noticed(g, s.told(g, e.read))
-				continue
-			}
-			if err := g.read(e.data); err != nil {
-				return err
-			}
-			l.renewed(g, s.told(g, e.read))
-		case "released":
-			var m member
-			if err := json.Unmarshal(e.data, &m); err != nil || m.Name == "" {
-				return errNoGateway
-			}
-			if !l.drop(m.Name) && slices.Contains(l.held(), m.Name) {
-				return &Error{Code: CodeLeaseLost, Reason: ReasonReleased, Name: m.Name, Detail: "the last of the names was released"}
-			}
-		case "draining", "lost":
-			return e.problem()
-		}
 	}
 	return l.Err()
+}
+
+// hearsEvent takes over what an event of a stream says, and returns why the stream is of no use any more, if it says so. Comments say nothing,
+// nor do events that this client does not know.
+func (l *Lease) hearsEvent(s *stream, e event) error {
+	var g granted
+	switch e.name {
+	case "granted", "renewed":
+		if err := g.read(e.data); err != nil {
+			return err
+		}
+		l.renewed(g, s.told(g, e.read))
+	case "notice":
+		if err := json.Unmarshal(e.data, &g); err != nil {
+			return errNoGateway
+		}
+		l.noticed(g, s.told(g, e.read))
+	case "released":
+		var m member
+		if err := json.Unmarshal(e.data, &m); err != nil || m.Name == "" {
+			return errNoGateway
+		}
+		if !l.drop(m.Name) && slices.Contains(l.held(), m.Name) {
+			return &Error{Code: CodeLeaseLost, Reason: ReasonReleased, Name: m.Name, Detail: "the last of the names was released"}
+		}
+	case "draining", "lost":
+		return e.problem()
+	}
+	return nil
 }

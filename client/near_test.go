@@ -21,6 +21,7 @@ type nearEnd struct {
 	end time.Time // by mu
 
 	slow               time.Duration // each answer
+	more               string        // is said beside
 	posts, puts, frees atomic.Int64
 	renews             script // in place of a renewal; nil: it is renewed
 }
@@ -34,8 +35,8 @@ func (n *nearEnd) said(after time.Duration) string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	left := time.Until(n.end)
-	return fmt.Sprintf(`{"name":"a","lease_id":%q,"fencing_token":7,"ttl_ms":%d,"expires_in_ms":%d,"renew_in_ms":%d,"elapsed_ms":%d}`,
-		n.id, n.ttl.Milliseconds(), left.Milliseconds(), min(n.ttl/3, left/2).Milliseconds(), after.Milliseconds())
+	return fmt.Sprintf(`{"name":"a","lease_id":%q,"fencing_token":7,"ttl_ms":%d,"expires_in_ms":%d,"renew_in_ms":%d,"elapsed_ms":%d%s}`,
+		n.id, n.ttl.Milliseconds(), left.Milliseconds(), min(n.ttl/3, left/2).Milliseconds(), after.Milliseconds(), n.more)
 }
 
 func (n *nearEnd) left() time.Duration {
@@ -44,10 +45,12 @@ func (n *nearEnd) left() time.Duration {
 	return time.Until(n.end)
 }
 
-func (n *nearEnd) renewed() {
+func (n *nearEnd) renewed() { n.ends(time.Now().Add(n.ttl)) }
+
+func (n *nearEnd) ends(at time.Time) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.end = time.Now().Add(n.ttl)
+	n.end = at
 }
 
 func (n *nearEnd) answer(r *http.Request) (*http.Response, error) {
