@@ -313,8 +313,8 @@ func (l *Lease) awaits() time.Duration {
 	renews, remains := l.due-said.at, said.remaining(now)
 	left, within := remains-l.marginNow(), renews+max(renews/8, minSlack)
 	fresh := left > renews && remains > said.ttl*2/3
-	enough, most := within*4/3, max(within, maxDoubt) // a silent stream is left after three quarters of what is left
-	if l.bounded {                                    // this may be all that there is
+	enough, most := within*4/3, max(within, min(said.ttl, maxDoubt)) // a silent stream is left after three quarters of what is left
+	if l.bounded {                                                   // this may be all that there is
 		enough, most = within, within
 	}
 	switch {
