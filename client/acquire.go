@@ -149,7 +149,8 @@ func StopEarly(d time.Duration) Option { return func(a *acquisition) { a.margin 
 // returned, with the same token, whatever owner it has unless Owner names another one
 // (CodeConflict). An acquire that fails then releases nothing. Where less than a third of the TTL is left it is returned once it was renewed,
 // for which an acquire waits for 3 s at most, unless NotRenewed says that nobody does; with Attached where it might be over before the gateway
-// of its stream has renewed it, for 3 s or until that is due. A Client.Release meanwhile leaves a Lease that is over.
+// of its stream has renewed it, for 3 s or until that is due. Without a stream, a Client.Release meanwhile leaves
+// a Lease that is over.
 //
 // With Attached the new Lease has it, for the TTL of its grant: one that was attached before ends with CodeReplaced, in whatever process,
 // and so does any of this client with the lease id. Where such an acquire fails after a gateway may have heard it, the end of its
@@ -293,7 +294,9 @@ type acquiring struct {
 	uncertain bool     // a request may have been granted without our knowing
 	doubted   int      // requests with the lease id that came to nothing that is known
 	over      int      // grants in a row that were over before they were known
+	unrenewed error    // why the last of those was not renewed, if that is known
 	older     []*Lease // of this client with its lease id, when it last asked, and before
+	expected  []*Lease // of these, those whose requests doubted has
 
 	overtaken bool          // see ownLeases.add, whose mu guards this and the next two
 	beside    []*renewal    // by its lease id, that were under way since it last asked
@@ -333,6 +336,9 @@ func (q *acquiring) run(ctx, parent context.Context) (*Lease, error) {
 			// It stood still between asking and being answered, or a gateway did that had
 			// an earlier request of this acquire: only that has the same lease id.
 			if q.waits && q.remaining(ctx) <= 0 || q.over >= mostOver {
+				if q.unrenewed != nil {
+					err = fmt.Errorf("%w: %w", q.unrenewed, err)
+				}
 				return nil, err
 			}
 		case errors.Is(err, ErrEvicted):
@@ -456,9 +462,7 @@ func (q *acquiring) once(ctx, parent context.Context, wait, within time.Duration
 	case err == errOvertaken:
 		return q.once(ctx, parent, wait, within)
 	case err == nil && near:
-		if err = q.isKept(ctx, l); errors.Is(err, CodeReplaced) && q.c.leases.overtook(q) {
-			return q.once(ctx, parent, wait, within)
-		}
+		err = q.isKept(ctx, l)
 	}
 	if err != nil {
 		return nil, err
@@ -497,10 +501,8 @@ func (q *acquiring) isKept(ctx context.Context, l *Lease) error {
 			return nil
 		}
 		if cause == nil || errors.Is(cause, ErrUnknown) || errors.Is(cause, ErrMaxHold) || errors.Is(cause, ErrNoticeOver) {
-			q.expired(l)
-			if cause = ErrExpired; why != nil {
-				cause = fmt.Errorf("%w: %w", why, ErrExpired)
-			}
+			cause, q.unrenewed = ErrExpired, why
+			q.over++
 		}
 		l.finish(cause)
 		q.uncertain, q.older = true, append(q.older, l) // its renewals may be carried out late
@@ -508,15 +510,6 @@ func (q *acquiring) isKept(ctx context.Context, l *Lease) error {
 			q.c.undo(ctx, q.call.leaseID, q.names) // the others: it asks with another lease id from now on
 		}
 		return cause
-	}
-}
-
-// expired counts a Lease that can't be counted on, unless it was renewed, leaves no more, and the acquire waits: others are granted soon.
-func (q *acquiring) expired(l *Lease) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.unproven != nil || l.news.left > l.marginNow() || !q.waits {
-		q.over++
 	}
 }
 

@@ -283,12 +283,14 @@ func (q *acquiring) attach(ctx, parent context.Context, within time.Duration) (*
 // isHeard waits, where little is left of a Lease that nobody has yet, until the gateway of its stream has renewed it: it was found near its
 // end, or the grant was read late, and the stream's end would release it. It refuses one that can't be counted on then.
 func (q *acquiring) isHeard(ctx context.Context, l *Lease, s *stream) error {
-	if within := l.awaits(); within > 0 {
+	if due, most := l.awaits(); most > 0 {
 		doubted := q.doubted
-		for _, older := range q.older { // what these have under way may replace it meanwhile; afterwards see follows
-			q.doubted = min(q.doubted+older.mayReplace(), maxAttempts)
+		for _, older := range q.older { // what these have under way may replace it meanwhile, once; afterwards see follows
+			if !slices.Contains(q.expected, older) {
+				q.expected, q.doubted = append(q.expected, older), min(q.doubted+older.mayReplace(), maxAttempts)
+			}
 		}
-		if err := l.hearsRenewal(ctx, s, within); err != nil {
+		if err := l.hearsRenewal(ctx, s, due, most); err != nil {
 			return err
 		}
 		q.doubted = doubted
@@ -299,42 +301,51 @@ func (q *acquiring) isHeard(ctx context.Context, l *Lease, s *stream) error {
 	if l.left() > 0 || cut && !l.isOver() {
 		return nil
 	}
-	q.expired(l)
+	q.over++
 	return ErrExpired
 }
 
-// awaits returns for how long at most the gateway's first renewal is waited for before anybody has the lease; 0: it is not. It is not where
-// enough is left for who follows the lease to hear of it or to do without; nor where it leaves no more, for a notice ends the lease, or this
-// client counts on less than was said. Nothing is lost by waiting, for the end of the stream would be a release.
-func (l *Lease) awaits() time.Duration {
+// awaits returns when the gateway's first renewal is to be heard of, which is waited for before anybody has the lease, and for how long that is
+// waited for at most where it can't be counted on meanwhile: nothing is lost then, for the end of the stream would be a release. It is 0, and
+// nothing is waited for, where enough is left for who follows the lease to hear of it or to do without; and where it leaves no more, for a
+// notice ends the lease, or this client counts on less than was said.
+func (l *Lease) awaits() (due, most time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	said, now := l.said(), l.c.now()
 	renews, remains := l.due-said.at, said.remaining(now)
-	left, within := remains-l.marginNow(), renews+max(renews/8, minSlack)
+	left := remains - l.marginNow()
 	fresh := left > renews && remains > said.ttl*2/3
-	enough, most := within*4/3, max(within, min(said.ttl, maxDoubt)) // a silent stream is left after three quarters of what is left
-	if l.bounded {                                                   // this may be all that there is
-		enough, most = within, within
+	due = renews + max(renews/8, minSlack)
+	enough, most := due*4/3, max(due, min(said.ttl, maxDoubt)) // a silent stream is left after three quarters of what is left
+	if l.bounded {                                             // this may be all that there is
+		enough, most = due, due
 	}
 	switch {
 	case said.capped || said.left < l.news.left, l.notice != nil && l.notice.remaining(now) <= remains+noticeSlack:
-		return 0
-	case left > enough, left > 0 && (fresh || within > maxDoubt):
-		return 0
+		return 0, 0
+	case left > enough, left > 0 && (fresh || due > maxDoubt):
+		return 0, 0
 	}
-	return most + min(said.left-remains, silence) // it may be read as late as the grant was
+	return due, most + min(said.left-remains, silence) // it may be read as late as the grant was
 }
 
-// hearsRenewal reads on until the gateway of a stream has renewed the lease so that it can be counted on, for so long at most. It returns
+// hearsRenewal reads on until the gateway of a stream has renewed the lease so that it can be counted on, as long as awaits says. It returns
 // why the stream is of no use, if it is not.
-func (l *Lease) hearsRenewal(ctx context.Context, s *stream, within time.Duration) error {
+func (l *Lease) hearsRenewal(ctx context.Context, s *stream, due, most time.Duration) error {
 	for begun := l.c.now(); ; {
-		e, err := s.word(ctx, min(silence, max(0, within-l.c.now().since(begun))), nil)
-		if err == errSilent {
-			return nil
+		within := most
+		counted := l.left() > 0
+		if counted {
+			within = due
 		}
-		if err == nil {
+		e, err := s.word(ctx, min(silence, max(0, within-l.c.now().since(begun))), nil)
+		switch {
+		case err == errSilent && counted && l.left() <= 0:
+			continue
+		case err == errSilent:
+			return nil
+		case err == nil:
 			err = l.hearsEvent(s, e)
 		}
 		if err != nil || e.name == "renewed" && l.left() > 0 { // those that are read late leave nothing

@@ -60,13 +60,6 @@ func (o *ownLeases) overtakes(by *acquiring) {
 	}
 }
 
-// overtook reports whether an acquire is to ask again since it last asked: see add.
-func (o *ownLeases) overtook(q *acquiring) bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return q.overtaken
-}
-
 func (o *ownLeases) remove(l *Lease) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
