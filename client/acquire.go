@@ -305,7 +305,7 @@ type acquiring struct {
 
 // identify sets the lease id to ask with. A late request with an older one replaces nothing of it.
 func (q *acquiring) identify(id string) {
-	q.doubted = 0
+	q.doubted, q.unrenewed = 0, nil
 	if q.call.leaseID = id; q.announce != nil {
 		q.announce(PublicPart(id))
 	}
@@ -322,7 +322,7 @@ func (q *acquiring) run(ctx, parent context.Context) (*Lease, error) {
 		}
 		q.doubts(err)
 		if outcomeOf(err) == heldLock {
-			q.over = 0
+			q.over, q.unrenewed = 0, nil
 		}
 		if ctx.Err() != nil {
 			return nil, q.retry.ended(ctx, err)
@@ -336,10 +336,7 @@ func (q *acquiring) run(ctx, parent context.Context) (*Lease, error) {
 			// It stood still between asking and being answered, or a gateway did that had
 			// an earlier request of this acquire: only that has the same lease id.
 			if q.waits && q.remaining(ctx) <= 0 || q.over >= mostOver {
-				if q.unrenewed != nil {
-					err = fmt.Errorf("%w: %w", q.unrenewed, err)
-				}
-				return nil, err
+				return nil, q.explained(err)
 			}
 		case errors.Is(err, ErrEvicted):
 			return nil, err
@@ -360,7 +357,7 @@ func (q *acquiring) run(ctx, parent context.Context) (*Lease, error) {
 				return nil, q.retry.givenUp(err)
 			}
 		case next == final || q.remaining(ctx) <= 0:
-			return nil, err
+			return nil, q.explained(err)
 		case e.Code == CodeWaitTimeout:
 			q.retry.answered()
 			pause = 0 // the place is kept
@@ -376,6 +373,14 @@ func (q *acquiring) run(ctx, parent context.Context) (*Lease, error) {
 		}
 		before = err
 	}
+}
+
+// explained adds to a loss, or to the end of what was found, why it was not renewed.
+func (q *acquiring) explained(err error) error {
+	if q.unrenewed != nil && (errors.Is(err, ErrExpired) || errors.Is(err, CodeLeaseLost)) {
+		return fmt.Errorf("%w: %w", err, q.unrenewed)
+	}
+	return err
 }
 
 // doubts notes whether a request may have been granted without our knowing. A gateway that refuses to ask its store says
@@ -444,9 +449,10 @@ func (q *acquiring) once(ctx, parent context.Context, wait, within time.Duration
 	if near {
 		first = 0
 	} else if l.left() <= 0 {
-		if l.Remaining() <= 0 || !q.waits {
+		if l.Remaining() <= 0 || !q.waits || q.leaseID == "" {
 			q.over++
 		}
+		q.unrenewed = nil
 		l.finish(ErrExpired)
 		return nil, ErrExpired
 	}

@@ -268,6 +268,7 @@ func (q *acquiring) attach(ctx, parent context.Context, within time.Duration) (*
 	if wasGranted && !errors.Is(err, CodeReplaced) || doubtful(err) && !errors.Is(err, CodeUnavailable) || errors.Is(err, CodeNotReplicated) || s != nil && ctx.Err() != nil {
 		q.endsOlder()
 	} else if wasGranted { // it has replaced those, and a newer one has replaced it
+		q.c.leases.gaveUp(q)
 		for _, older := range q.older {
 			older.finish(replacedHere())
 		}
@@ -283,20 +284,27 @@ func (q *acquiring) attach(ctx, parent context.Context, within time.Duration) (*
 // isHeard waits, where little is left of a Lease that nobody has yet, until the gateway of its stream has renewed it: it was found near its
 // end, or the grant was read late, and the stream's end would release it. It refuses one that can't be counted on then.
 func (q *acquiring) isHeard(ctx context.Context, l *Lease, s *stream) error {
-	if due, most := l.awaits(); most > 0 {
-		doubted := q.doubted
-		for _, older := range q.older { // what these have under way may replace it meanwhile, once; afterwards see follows
+	if within := l.awaits(); within > 0 {
+		late := map[*Lease]int{} // what these have under way may replace it meanwhile; each is counted once
+		for _, older := range q.older {
 			if !slices.Contains(q.expected, older) {
-				q.expected, q.doubted = append(q.expected, older), min(q.doubted+older.mayReplace(), maxAttempts)
+				late[older] = min(older.mayReplace(), maxAttempts-q.doubted)
+				q.expected, q.doubted = append(q.expected, older), q.doubted+late[older]
 			}
 		}
-		if err := l.hearsRenewal(ctx, s, due, most); err != nil {
+		if err := l.hearsRenewal(ctx, s, within); err != nil {
 			return err
 		}
-		q.doubted = doubted
+		if l.left() > 0 {
+			for _, older := range q.c.own(q.call.leaseID, q.names) { // follows counts these
+				q.doubted -= late[older]
+			}
+		}
 	}
+	q.knows(l)
 	l.mu.Lock()
 	cut := l.cut() != nil // which it is taken over after
+	l.looked = l.c.now()  // nothing has stood still while it was waited for
 	l.mu.Unlock()
 	if l.left() > 0 || cut && !l.isOver() {
 		return nil
@@ -305,47 +313,37 @@ func (q *acquiring) isHeard(ctx context.Context, l *Lease, s *stream) error {
 	return ErrExpired
 }
 
-// awaits returns when the gateway's first renewal is to be heard of, which is waited for before anybody has the lease, and for how long that is
-// waited for at most where it can't be counted on meanwhile: nothing is lost then, for the end of the stream would be a release. It is 0, and
-// nothing is waited for, where enough is left for who follows the lease to hear of it or to do without; and where it leaves no more, for a
-// notice ends the lease, or this client counts on less than was said.
-func (l *Lease) awaits() (due, most time.Duration) {
+// awaits returns for how long at most the gateway's first renewal is waited for before anybody has the lease, because it is not due before the
+// lease would be over; nothing is lost by that, for the end of the stream would be a release. 0: it is not waited for. Nor is it where it leaves
+// no more: the lease is fresh, or a notice ends it, or this client counts on less than was said.
+func (l *Lease) awaits() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	said, now := l.said(), l.c.now()
 	renews, remains := l.due-said.at, said.remaining(now)
-	left := remains - l.marginNow()
+	left, within := remains-l.marginNow(), renews+max(renews/8, minSlack)
 	fresh := left > renews && remains > said.ttl*2/3
-	due = renews + max(renews/8, minSlack)
-	enough, most := due*4/3, max(due, min(said.ttl, maxDoubt)) // a silent stream is left after three quarters of what is left
-	if l.bounded {                                             // this may be all that there is
-		enough, most = due, due
-	}
 	switch {
 	case said.capped || said.left < l.news.left, l.notice != nil && l.notice.remaining(now) <= remains+noticeSlack:
-		return 0, 0
-	case left > enough, left > 0 && (fresh || due > maxDoubt):
-		return 0, 0
+		return 0
+	case left > within, left > 0 && (fresh || within > maxDoubt):
+		return 0
 	}
-	return due, most + min(said.left-remains, silence) // it may be read as late as the grant was
+	if !l.bounded { // or else this may be all that there is
+		within = max(within, min(said.ttl, maxDoubt))
+	}
+	return within + min(said.left-remains, silence) // it may be read as late as the grant was
 }
 
-// hearsRenewal reads on until the gateway of a stream has renewed the lease so that it can be counted on, as long as awaits says. It returns
+// hearsRenewal reads on until the gateway of a stream has renewed the lease so that it can be counted on, for so long at most. It returns
 // why the stream is of no use, if it is not.
-func (l *Lease) hearsRenewal(ctx context.Context, s *stream, due, most time.Duration) error {
+func (l *Lease) hearsRenewal(ctx context.Context, s *stream, within time.Duration) error {
 	for begun := l.c.now(); ; {
-		within := most
-		counted := l.left() > 0
-		if counted {
-			within = due
-		}
 		e, err := s.word(ctx, min(silence, max(0, within-l.c.now().since(begun))), nil)
-		switch {
-		case err == errSilent && counted && l.left() <= 0:
-			continue
-		case err == errSilent:
+		if err == errSilent {
 			return nil
-		case err == nil:
+		}
+		if err == nil {
 			err = l.hearsEvent(s, e)
 		}
 		if err != nil || e.name == "renewed" && l.left() > 0 { // those that are read late leave nothing

@@ -57,6 +57,33 @@ func TestNearItsEndWithAFarBound(t *testing.T) {
 	}
 }
 
+// A lease of its own that is not renewed is not asked for again and again, either.
+func TestSlowAndNotRenewed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ends, grants := map[string]time.Time{}, 0
+		c := scripted(t, 1, func(r *http.Request) (*http.Response, error) {
+			return slowly(600*time.Millisecond, r, func(r *http.Request) (*http.Response, error) { // on its way there
+				id := r.Header.Get("Lease-Id")
+				if _, is := ends[id]; !is {
+					grants++
+					ends[id] = time.Now().Add(time.Second)
+				}
+				left := time.Until(ends[id])
+				if left <= 0 {
+					return says(412, lostAnswer)
+				}
+				return says(200, fmt.Sprintf(`{"name":"a","lease_id":%q,"fencing_token":7,"ttl_ms":1000,"expires_in_ms":%d,"renew_in_ms":100,"elapsed_ms":0}`, id, left.Milliseconds()))
+			})
+		})
+		defer c.Close()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		if _, err := c.Acquire(ctx, "a", TTL(time.Second), StopEarly(time.Second/2), NotRenewed()); !errors.Is(err, ErrExpired) || grants > mostOver {
+			t.Errorf("%v after %d grants", err, grants)
+		}
+	})
+}
+
 // Who does not wait is told of what can't be counted on and is not renewed.
 func TestTriedNearItsEndAndNotRenewed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -71,27 +98,36 @@ func TestTriedNearItsEndAndNotRenewed(t *testing.T) {
 	})
 }
 
-// It is said why nothing has renewed it.
+// It is said why nothing has renewed it: where it is found near its end again and again, and where it is lost meanwhile. What is told of one grant
+// is not said of another.
 func TestNearItsEndAndRefused(t *testing.T) {
 	for code, status := range map[Code]int{CodeUnauthenticated: 401, CodeForbidden: 403, CodeMisdirected: 421, CodeTooManyRequests: 429, CodeUnavailable: 503} {
-		synctest.Test(t, func(t *testing.T) {
-			n := endsIn(3*time.Second, 3*time.Second)
-			c := scripted(t, 1, func(r *http.Request) (*http.Response, error) {
-				if r.Method == http.MethodPut {
-					a, err := says(status, fmt.Sprintf(`{"code":%q,"detail":"x"}`, code))
-					a.Header.Set("Retry-After", "3600")
-					return a, err
+		for _, then := range []string{"near its end", "lost", "late"} {
+			synctest.Test(t, func(t *testing.T) {
+				n := endsIn(3*time.Second, 3*time.Second)
+				c := scripted(t, 1, func(r *http.Request) (*http.Response, error) {
+					if r.Method == http.MethodPut {
+						a, err := says(status, fmt.Sprintf(`{"code":%q,"detail":"x"}`, code))
+						a.Header.Set("Retry-After", "3600")
+						return a, err
+					}
+					if again := n.posts.Load() > 0; !again || then != "lost" {
+						n.ends(time.Now().Add(200 * time.Millisecond))
+						if again && then == "late" {
+							n.slow = time.Second
+						}
+					}
+					return n.answer(r)
+				})
+				defer c.Close()
+				begun := time.Now()
+				_, err := c.TryAcquire(t.Context(), "a", LeaseID(n.id))
+				is := map[string]error{"near its end": ErrExpired, "lost": CodeLeaseLost, "late": ErrExpired}[then]
+				if took := time.Since(begun); !errors.Is(err, is) || errors.Is(err, code) == (then == "late") || took > mostOver*(maxDoubt+time.Second) {
+					t.Errorf("%s, then %s: %v after %s", code, then, err, took)
 				}
-				n.ends(time.Now().Add(200 * time.Millisecond))
-				return n.answer(r)
 			})
-			defer c.Close()
-			begun := time.Now()
-			_, err := c.TryAcquire(t.Context(), "a", LeaseID(n.id))
-			if took := time.Since(begun); !errors.Is(err, code) || !errors.Is(err, ErrExpired) || took > mostOver*(maxDoubt+time.Second) {
-				t.Errorf("%s: %v after %s", code, err, took)
-			}
-		})
+		}
 	}
 }
 
@@ -155,49 +191,120 @@ func TestFreshBesideAShorterRenewal(t *testing.T) {
 	})
 }
 
-// While it waits it is replaced by an older Lease of its client that takes its lease over, which is no loss: it asks again.
+// While it waits, or after it has, it is replaced by an older Lease of its client that takes its lease over, and may be over by then. That is no
+// loss: it asks again.
 func TestReplacedNearItsEndByTheOlder(t *testing.T) {
 	for _, left := range []time.Duration{250 * time.Millisecond, 500 * time.Millisecond} {
-		synctest.Test(t, func(t *testing.T) {
-			c, streams := streaming(t)
-			defer c.Close()
-			n := endsIn(3*time.Second, 3*time.Second)
-			var slow atomic.Int64
-			var stream atomic.Pointer[io.PipeWriter]
-			c.http.Transport.(*told).answer = func(r *http.Request) (*http.Response, error) {
-				return slowly(time.Duration(slow.Load()), r, func(r *http.Request) (*http.Response, error) {
-					if to := stream.Swap(nil); r.Method == http.MethodPost && to != nil {
-						tell(to, "lost", `{"code":"replaced","detail":"a newer request has it"}`)
-						to.Close()
-					}
-					return n.answer(r)
-				})
-			}
-			go func() { tell(<-streams, "granted", n.said(0)) }() // and nothing more
-			older := must[*Lease](t)(c.Acquire(t.Context(), "a", LeaseID(n.id), Attached(), Wait(0)))
-			slow.Store(int64(1200 * time.Millisecond))
-			sleep(t.Context(), 2200*time.Millisecond)
-			n.ends(time.Now().Add(left))
-			go func() {
-				for {
-					select {
-					case to := <-streams:
-						stream.Store(to)
-						go n.stream(t, to)
-					case <-t.Context().Done():
-						return
-					}
+		for late, after := range map[time.Duration]time.Duration{1200 * time.Millisecond: 2200 * time.Millisecond, 2 * time.Second: 2600 * time.Millisecond} {
+			synctest.Test(t, func(t *testing.T) {
+				c, streams := streaming(t)
+				defer c.Close()
+				n := endsIn(3*time.Second, 3*time.Second)
+				var slow atomic.Int64
+				var stream atomic.Pointer[io.PipeWriter]
+				c.http.Transport.(*told).answer = func(r *http.Request) (*http.Response, error) {
+					return slowly(time.Duration(slow.Load()), r, func(r *http.Request) (*http.Response, error) {
+						if to := stream.Swap(nil); r.Method == http.MethodPost && to != nil {
+							tell(to, "lost", `{"code":"replaced","detail":"a newer request has it"}`)
+							to.Close()
+						}
+						return n.answer(r)
+					})
 				}
-			}()
-			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-			defer cancel()
-			l, err := c.Acquire(ctx, "a", LeaseID(n.id), Attached(), Wait(0))
-			if err != nil {
-				t.Fatalf("%s left: %v; the older: %v", left, err, older.Err())
-			}
-			lives(t, l, 5*time.Second)
-		})
+				go func() { tell(<-streams, "granted", n.said(0)) }() // and nothing more
+				older := must[*Lease](t)(c.Acquire(t.Context(), "a", LeaseID(n.id), Attached(), Wait(0)))
+				slow.Store(int64(late))
+				sleep(t.Context(), after)
+				n.ends(time.Now().Add(left))
+				go func() {
+					for {
+						select {
+						case to := <-streams:
+							stream.Store(to)
+							go n.stream(t, to)
+						case <-t.Context().Done():
+							return
+						}
+					}
+				}()
+				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+				defer cancel()
+				l, err := c.Acquire(ctx, "a", LeaseID(n.id), Attached(), Wait(0))
+				slow.Store(0)
+				if err != nil {
+					t.Fatalf("%s left, %s late: %v; the older: %v", left, late, err, older.Err())
+				}
+				lives(t, l, 5*time.Second)
+			})
+		}
 	}
+}
+
+// What is granted without a stream, before one with the same lease id that somebody else has replaced by now, may hang on that one's end:
+// it is asked for again.
+func TestBesideAReplacedStream(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := endsIn(time.Second, 30*time.Second)
+		c, streams := streaming(t)
+		defer c.Close()
+		c.http.Transport.(*told).answer = func(r *http.Request) (*http.Response, error) {
+			a, err := n.answer(r) // at once, and it is read late
+			sleep(r.Context(), 300*time.Millisecond)
+			return a, err
+		}
+		granted := make(chan *Lease, 1)
+		go func() { granted <- must[*Lease](t)(c.Acquire(t.Context(), "a", LeaseID(n.id), Wait(0))) }()
+		synctest.Wait()
+		go func() {
+			to := <-streams
+			tell(to, "granted", n.said(0))
+			sleep(t.Context(), 100*time.Millisecond)
+			tell(to, "lost", `{"code":"replaced","detail":"a newer request has it"}`)
+			to.Close()
+		}()
+		if _, err := c.Acquire(t.Context(), "a", LeaseID(n.id), Attached(), Wait(0)); !errors.Is(err, CodeReplaced) {
+			t.Error(err)
+		}
+		if l := <-granted; n.posts.Load() != 2 {
+			t.Errorf("it has asked %d times: %v", n.posts.Load(), l.Err())
+		}
+	})
+}
+
+// A renewal with a short TTL beside the wait leaves no Lease that lives beyond it.
+func TestShortenedNearItsEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := endsIn(600*time.Millisecond, 3*time.Second)
+		c, streams := streaming(t)
+		defer c.Close()
+		c.http.Transport.(*told).answer = func(r *http.Request) (*http.Response, error) {
+			if r.Method == http.MethodPut {
+				return says(200, life(n.id, 100*time.Millisecond))
+			}
+			return frozen(r)
+		}
+		go func() {
+			to := <-streams
+			tell(to, "granted", n.said(0))
+			sleep(t.Context(), 150*time.Millisecond)
+			n.renewed()
+			said := n.said(150 * time.Millisecond)
+			sleep(t.Context(), 150*time.Millisecond) // it is read late
+			tell(to, "renewed", said)
+		}()
+		go func() {
+			sleep(t.Context(), 180*time.Millisecond)
+			_, _ = c.Renew(t.Context(), n.id, 100*time.Millisecond, "a")
+		}()
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+		defer cancel()
+		if l, err := c.Acquire(ctx, "a", LeaseID(n.id), Attached(), Wait(0)); err == nil {
+			sleep(t.Context(), 100*time.Millisecond)
+			if err := l.Context().Err(); err == nil {
+				t.Error("its context lives on")
+			}
+		}
+	})
 }
 
 // A renewal that its gateway makes late is waited for, as by who stands still or reads late: to leave the stream would be a release.
