@@ -449,7 +449,7 @@ func (q *acquiring) once(ctx, parent context.Context, wait, within time.Duration
 	if near {
 		first = 0
 	} else if l.left() <= 0 {
-		if l.Remaining() <= 0 || !q.waits || q.leaseID == "" {
+		if l.Remaining() <= 0 || !q.waits {
 			q.over++
 		}
 		q.unrenewed = nil
@@ -582,7 +582,7 @@ func (q *acquiring) follows(l *Lease) {
 // endsOlder ends the Leases of this client after a stream was asked for with their lease id in vain that a gateway may have granted: its
 // end releases them. One that is newer and hangs on a stream hears it from there if that is so.
 func (q *acquiring) endsOlder() {
-	q.c.leases.gaveUp(q)
+	q.c.leases.overtaken(q)
 	for _, older := range q.older {
 		older.finish(replacedHere())
 	}

@@ -268,7 +268,7 @@ func (q *acquiring) attach(ctx, parent context.Context, within time.Duration) (*
 	if wasGranted && !errors.Is(err, CodeReplaced) || doubtful(err) && !errors.Is(err, CodeUnavailable) || errors.Is(err, CodeNotReplicated) || s != nil && ctx.Err() != nil {
 		q.endsOlder()
 	} else if wasGranted { // it has replaced those, and a newer one has replaced it
-		q.c.leases.gaveUp(q)
+		q.c.leases.overtaken(q)
 		for _, older := range q.older {
 			older.finish(replacedHere())
 		}
@@ -285,6 +285,7 @@ func (q *acquiring) attach(ctx, parent context.Context, within time.Duration) (*
 // end, or the grant was read late, and the stream's end would release it. It refuses one that can't be counted on then.
 func (q *acquiring) isHeard(ctx context.Context, l *Lease, s *stream) error {
 	if within := l.awaits(); within > 0 {
+		q.c.leases.overtaken(q)
 		late := map[*Lease]int{} // what these have under way may replace it meanwhile; each is counted once
 		for _, older := range q.older {
 			if !slices.Contains(q.expected, older) {
@@ -295,13 +296,12 @@ func (q *acquiring) isHeard(ctx context.Context, l *Lease, s *stream) error {
 		if err := l.hearsRenewal(ctx, s, within); err != nil {
 			return err
 		}
-		if l.left() > 0 {
+		if q.knows(l); l.left() > 0 {
 			for _, older := range q.c.own(q.call.leaseID, q.names) { // follows counts these
 				q.doubted -= late[older]
 			}
 		}
 	}
-	q.knows(l)
 	l.mu.Lock()
 	cut := l.cut() != nil // which it is taken over after
 	l.looked = l.c.now()  // nothing has stood still while it was waited for

@@ -46,8 +46,8 @@ func (o *ownLeases) add(q *acquiring, l *Lease) bool {
 	return true
 }
 
-// gaveUp notes that the stream of an acquire ends, which may release what others were granted since it asked.
-func (o *ownLeases) gaveUp(q *acquiring) {
+// overtaken notes that the stream of an acquire was granted, which takes what others were granted, or ends, which may release it.
+func (o *ownLeases) overtaken(q *acquiring) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.overtakes(q)
