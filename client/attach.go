@@ -50,7 +50,7 @@ type stream struct {
 
 	granted instant // when it was read that this one was granted in place of another
 
-	cut   atomic.Pointer[instant] // when its end was read, unless it was closed here, or what hung on it stays (kept); nil: not yet
+	cut   atomic.Pointer[instant] // when its end was read, or what counts as that (ownRequest), unless it was closed here, or what hung on it stays (kept); nil: not yet
 	kept  bool                    // its gateway has said that it lets go of nothing when this ends; the reader's
 	least time.Duration           // the shortest TTL with which its gateway may renew the lease; the lease's mu guards it
 	ahead time.Duration           // by how much the gateway's clock has been seen ahead since the request; the listener's
@@ -408,7 +408,7 @@ func (l *Lease) dismiss(s *stream, why error) {
 		l.finish(why)
 	case elsewhere: // another stream was asked for beside it: see changed
 		l.c.goes(func() { s.drain(l.kept) })
-	case errors.Is(why, CodeReplaced) && !l.ownRequest():
+	case errors.Is(why, CodeReplaced) && !l.ownRequest(s):
 		l.finish(why)
 	case !l.isOver():
 		if why != errShortened {

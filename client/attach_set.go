@@ -20,11 +20,15 @@ func doubtful(err error) bool {
 }
 
 // ownRequest reports whether what has replaced a stream may be another request of this client's, which
-// its gateway came to late. Each is so only once.
-func (l *Lease) ownRequest() bool {
+// its gateway came to late. Each is so only once. Of one that came to nothing this client does not see the stream, and that may have ended
+// by now: this counts as the end of the stream that was replaced.
+func (l *Lease) ownRequest(replaced *stream) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.settle(func(one *attempt) bool { return one.stream != nil && one.stream.ended.Load() })
+	if end := l.c.now(); l.doubted > 0 {
+		replaced.cut.CompareAndSwap(nil, &end)
+	}
 	switch {
 	case l.used < len(l.asked):
 		l.used++

@@ -99,6 +99,7 @@ func TestEndOfItsStream(t *testing.T) {
 		return taken(r)
 	}
 	end := func(to *io.PipeWriter) { to.Close() }
+	replaced := func(to *io.PipeWriter) { tell(to, "lost", `{"code":"replaced"}`); to.Close() }
 	for name, test := range map[string]struct {
 		linger time.Duration
 		ends   func(*io.PipeWriter)
@@ -108,7 +109,10 @@ func TestEndOfItsStream(t *testing.T) {
 	}{
 		"end":                        {0, end, frozen, 0, maxDoubt},
 		"reset":                      {0, func(to *io.PipeWriter) { to.CloseWithError(io.ErrUnexpectedEOF) }, frozen, 0, maxDoubt},
-		"replaced by its own":        {0, func(to *io.PipeWriter) { tell(to, "lost", `{"code":"unavailable"}`); to.Close() }, frozen, 0, maxDoubt},
+		"replaced by its own, late":  {0, replaced, frozen, 0, maxDoubt},
+		"late, taken over":           {0, replaced, taken, ttl, 0},
+		"late, lingers":              {6 * time.Second, replaced, frozen, 4 * time.Second, 3 * time.Second},
+		"its gateway's store":        {0, func(to *io.PipeWriter) { tell(to, "lost", `{"code":"unavailable"}`); to.Close() }, frozen, 0, maxDoubt},
 		"taken over":                 {0, end, taken, ttl, 0},
 		"renewed, not taken over":    {0, end, renewedOnly, 0, maxDoubt},
 		"lingers":                    {6 * time.Second, end, frozen, 4 * time.Second, 3 * time.Second},
@@ -130,6 +134,7 @@ func TestEndOfItsStream(t *testing.T) {
 					return test.answer(r)
 				}, ttl, TTL(ttl), Linger(test.linger))
 				time.Sleep(2 * time.Second)
+				l.expects(1) // as after a request that was not answered
 				test.ends(to)
 				ended := time.Now()
 				synctest.Wait()

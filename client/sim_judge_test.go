@@ -2,6 +2,7 @@ package client
 
 import (
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -182,7 +183,7 @@ func (s *simulation) look() (contradicted bool) {
 // as old as that.
 //
 // A request for a stream that was never answered is carried out late, after the lease was taken over from the stream that was granted: its
-// end releases the lease, and until its next renewal the client does not know.
+// end releases the lease, and until its next renewal the client does not know. Where the stream lives that was granted, it says so.
 //
 // Of an attached lease, the gateway has seen the end of a stream that the client has not: the lease is released, or
 // lingers, and the client's deadline is that of the last event or answer that it read.
@@ -201,9 +202,15 @@ func (b *belief) allowed() (until time.Time, why string) {
 	if froze.After(b.asked) {
 		allow(froze.Add(life), "it stood still")
 	}
+	told := func(since time.Time) bool { // that a stream was replaced
+		return slices.ContainsFunc(streams, func(asked simAsked) bool { return !asked.conn.isReplaced().Before(since) })
+	}
 	for _, asked := range streams {
 		conn := asked.conn
 		end := conn.seen(toClient)
+		if conn.isClosed() && told(conn.carriedOut()) {
+			continue
+		}
 		if late := conn.seen(toGateway); !late.IsZero() && conn.read() == asked.reads {
 			allow(late.Add(life), "a request for a stream was carried out late")
 		}

@@ -1,6 +1,7 @@
 package client
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -15,6 +16,9 @@ import (
 
 // simLatency is how long what is written takes to be read at most, in a network without trouble.
 const simLatency = 5 * time.Millisecond
+
+// simDropped is how much later what the proxy drops its client with comes to the gateway at most, and how much later than that the end.
+const simDropped = time.Second
 
 var errSimReset = &net.OpError{Op: "read", Net: "sim", Err: syscall.ECONNRESET}
 
@@ -37,6 +41,7 @@ type simNet struct {
 	dice    *rand.Rand // of latencies
 	reach   simReach
 	latency time.Duration // one way, at most, over connections that are long
+	drops   bool          // the proxy drops every other request: see drop
 	mute    [2]bool       // what is written in a direction is lost, silently: see simDirection
 	conns   map[*simConn]bool
 	read    time.Time // when the client read something last
@@ -55,7 +60,10 @@ type simConn struct {
 	net     *simNet
 	gateway *simGateway
 	pipes   [2]*simPipe
-	reads   int // of the client; the mutex of net guards it
+
+	reads    int       // of the client; the mutex of net guards these
+	replaced time.Time // when the client read last that another request has the lease of its stream
+	carried  time.Time // when the gateway read something last
 }
 
 // dial connects the client with a gateway.
@@ -143,12 +151,56 @@ func (c *simConn) cut(atGateway, atClient bool, why error) {
 	}
 }
 
+// dropsNext reports whether the proxy drops the client that writes next, and how late it passes that on.
+func (n *simNet) dropsNext() (late time.Duration, dropped bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if !n.drops || n.dice.IntN(2) == 0 {
+		return 0, false
+	}
+	return time.Duration(n.dice.Int64N(int64(simDropped))), true
+}
+
+// drop breaks the connection at the client's end. What it has written until now comes to the gateway all the same, and the end later.
+func (c *simConn) drop(comes time.Time) {
+	for _, p := range c.pipes {
+		p.lose()
+	}
+	c.pipes[toClient].finish(errSimReset)
+	c.net.mu.Lock()
+	keeps := time.Until(comes) + time.Duration(c.net.dice.Int64N(int64(simDropped)))
+	c.net.mu.Unlock()
+	c.net.sim.running.Go(func() {
+		advance(keeps)
+		c.pipes[toGateway].finish(io.EOF)
+	})
+}
+
 // seen reports since when an end knows that the connection is over; the zero time if it does not.
 func (c *simConn) seen(d simDirection) time.Time {
 	p := c.pipes[d]
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.told
+}
+
+// isClosed reports whether the client has closed the connection.
+func (c *simConn) isClosed() bool {
+	p := c.pipes[toClient]
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.closed
+}
+
+// isReplaced returns when the client read over it last that another request has the lease of its stream, and carriedOut when its gateway
+// read something last.
+func (c *simConn) isReplaced() time.Time { return c.noted(&c.replaced) }
+func (c *simConn) carriedOut() time.Time { return c.noted(&c.carried) }
+
+func (c *simConn) noted(at *time.Time) time.Time {
+	c.net.mu.Lock()
+	defer c.net.mu.Unlock()
+	return *at
 }
 
 // read returns how often the client has read something.
@@ -235,12 +287,16 @@ func (e *simEnd) Read(b []byte) (int, error) {
 				p.chunks = p.chunks[1:]
 			}
 			p.mu.Unlock()
-			if e.ofClient() {
-				e.net.set(func(n *simNet) {
-					n.read = now
-					e.simConn.reads++
-				})
-			}
+			e.net.set(func(net *simNet) {
+				if !e.ofClient() {
+					e.carried = now
+					return
+				}
+				net.read = now
+				if e.simConn.reads++; bytes.Contains(b[:n], []byte(`"replaced"`)) {
+					e.replaced = now
+				}
+			})
 			return n, nil
 		case len(p.chunks) > 0:
 			wait = p.chunks[0].at.Sub(now)
@@ -290,6 +346,10 @@ func (e *simEnd) Write(b []byte) (int, error) {
 	at := time.Now().Add(e.net.delay(its.long))
 	if e.ofClient() {
 		at = e.net.client.wakes(at)
+		if late, dropped := e.net.dropsNext(); dropped {
+			at = at.Add(late)
+			defer e.drop(at)
+		}
 	}
 	its.mu.Lock()
 	defer its.mu.Unlock()

@@ -31,11 +31,11 @@ type simKind struct {
 var simKinds = []simKind{
 	{name: "calm", calls: true},
 	{name: "clocks", skew: true, troubles: []simTroubleKind{simFreeze, simStop, simCut, simVanish, simKill}, often: 5 * time.Second},
-	{name: "cuts", troubles: []simTroubleKind{simCut, simCut, simVanish, simMute}, often: 2 * time.Second},
-	{name: "gateways", troubles: []simTroubleKind{simKill, simDrain, simCut}, often: 3 * time.Second},
+	{name: "cuts", troubles: []simTroubleKind{simCut, simCut, simVanish, simMute, simDrop}, often: 2 * time.Second},
+	{name: "gateways", troubles: []simTroubleKind{simKill, simDrain, simCut, simDrop}, often: 3 * time.Second},
 	{name: "slow", calls: true, troubles: []simTroubleKind{simSlow, simSlow, simMute, simCut}, often: 2 * time.Second},
-	{name: "beside", calls: true, beside: true, troubles: []simTroubleKind{simSlow, simSlow, simVanish, simMute, simCut}, often: time.Second},
-	{name: "everything", skew: true, calls: true, troubles: []simTroubleKind{simFreeze, simStop, simCut, simVanish, simMute, simSlow, simKill, simDrain}, often: 2 * time.Second},
+	{name: "beside", calls: true, beside: true, troubles: []simTroubleKind{simSlow, simSlow, simVanish, simMute, simCut, simDrop}, often: time.Second},
+	{name: "everything", skew: true, calls: true, troubles: []simTroubleKind{simFreeze, simStop, simCut, simVanish, simMute, simSlow, simKill, simDrain, simDrop}, often: 2 * time.Second},
 }
 
 // simScript is what one client does.
@@ -98,6 +98,7 @@ const (
 	simVanish                       // nothing reaches a client any more, nor anybody from it; its gateway hears of that in time
 	simMute                         // the same in one direction
 	simSlow                         // what a client and gateways write takes long over some connections, in one direction or both
+	simDrop                         // a proxy drops every other request of a client at once, and passes it on late
 	simKill                         // a gateway ends at once, or its machine
 	simDrain                        // a gateway is shut down
 )
@@ -114,7 +115,7 @@ type simTrouble struct {
 }
 
 func (k simTroubleKind) String() string {
-	return [...]string{"freeze", "stop", "cut", "vanish", "mute", "slow", "kill", "drain"}[k]
+	return [...]string{"freeze", "stop", "cut", "vanish", "mute", "slow", "drop", "kill", "drain"}[k]
 }
 
 func (t simTrouble) String() string {

@@ -204,6 +204,10 @@ func (s *simulation) befall(t simTrouble) {
 		n.set(func(n *simNet) { n.latency = t.lasts / 4 })
 		lasts()
 		n.set(func(n *simNet) { n.latency = 0 })
+	case simDrop:
+		n.set(func(n *simNet) { n.drops = true })
+		lasts()
+		n.set(func(n *simNet) { n.drops = false })
 	case simKill, simDrain:
 		if t.what == simKill {
 			gateway.kill(t.silent)
