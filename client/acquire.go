@@ -111,7 +111,8 @@ func LockDelay(d time.Duration) Option { return func(a *acquisition) { a.LockDel
 // Whoever has ended the connection, its gateway may have released the lease. From when this client has read its end
 // Lease.Remaining is 0 or less, and Lease.Err is ErrUnknown, until the lease was taken over: then they
 // are as before. It is asked for at once; the context goes on meanwhile, for 3 s at most, and never for
-// longer than it would without that end, and then ends with ErrUnknown. Only where the gateway has said that it
+// longer than it would without that end, and then ends with ErrUnknown. What has replaced it late, a request of this client's that was not
+// answered, may have ended as well, and counts as that end. Only where the gateway has said that it
 // shuts down it goes on for the TTL. A gateway that died is known by the end alone: choose Linger, which counts
 // from the last event, a third of the TTL ago at most, so that the
 // lease outlives a restart.
@@ -126,7 +127,9 @@ func LockDelay(d time.Duration) Option { return func(a *acquisition) { a.LockDel
 // event of the gateway's, which is 3/8 of the TTL after the last one (for TTLs below 2.4 s
 // a third of it and 100 ms), and has an answer within 3 s or goes on asking until the
 // context's end is due. No deadline of the client's can be sooner than that release: the gateway may
-// see the end right after its last event. Fence the writes, or do without Attached where that is too long.
+// see the end right after its last event. So it is with a request for such a connection that was dropped on its way and that
+// a gateway comes to when this client has taken the lease over: of its end this client hears with the next renewal, a third of the TTL later
+// at most. Fence the writes, or do without Attached where that is too long.
 func Attached() Option { return func(a *acquisition) { a.attached = true } }
 
 // Linger has the gateway keep an attached lease for so long after its connection has ended, at most the
