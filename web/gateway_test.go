@@ -51,7 +51,9 @@ func startGateway(t *testing.T, prepare ...func(*fallibleStore)) *gateway {
 	dog := watchdog.New(g.store, watchdog.Options{Strict: g.store.strict})
 	dog.Start()
 	t.Cleanup(dog.Stop)
-	server := gatewayhttp.New(gatewayhttp.Options{Watchdog: dog, Bounds: fencing.DefaultBounds(), Page: web.Files, Keys: g.store.keys})
+	bounds := fencing.DefaultBounds()
+	bounds.DefaultTTL = 10 * time.Minute // on a busy machine a test takes longer than the default
+	server := gatewayhttp.New(gatewayhttp.Options{Watchdog: dog, Bounds: bounds, Page: web.Files, Keys: g.store.keys})
 	g.front = &front{next: server.Handler()}
 	srv := gatewayhttp.NewHTTPServer(g.front, slog.New(slog.DiscardHandler))
 	done := make(chan error, 1)
