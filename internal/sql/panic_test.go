@@ -196,6 +196,25 @@ func TestWhoStopsWhileAnOperationPanics(t *testing.T) {
 	}
 }
 
+// endedConn sets ended when it is closed after a slow turn: what connects next is to go on with that. Others connect while it is slow.
+type endedConn struct {
+	slowConn
+	ended *atomic.Bool
+	begun bool
+}
+
+func (c *endedConn) begin(ctx context.Context, after uint64, tried []fencing.Token) (*begun, error) {
+	c.begun = c.of.slow.Load()
+	return c.slowConn.begin(ctx, after, tried)
+}
+
+func (c *endedConn) close() {
+	if c.begun {
+		c.ended.Store(true)
+	}
+	c.slowConn.close()
+}
+
 // One that can't read the log anew then does nothing any more, also if it could a moment later.
 func TestWhoStopsWithHalfOfATurn(t *testing.T) {
 	t.Parallel()
@@ -207,7 +226,7 @@ func TestWhoStopsWithHalfOfATurn(t *testing.T) {
 		if once.CompareAndSwap(true, false) {
 			return nil
 		}
-		return slowConn{conn, d}
+		return &endedConn{slowConn{conn, d}, &once, false}
 	})})
 	acquire(t, a, "kept", time.Minute)
 	last := is.last()
@@ -227,7 +246,6 @@ func TestWhoStopsWithHalfOfATurn(t *testing.T) {
 	awaitQueued(t, a, 1)
 	all.Go(func() { a.Close() })
 	<-a.closing
-	once.Store(true)
 	d.slow.Store(false)
 	close(d.proceed)
 	all.Wait()
