@@ -111,8 +111,8 @@ func LockDelay(d time.Duration) Option { return func(a *acquisition) { a.LockDel
 // Whoever has ended the connection, its gateway may have released the lease. From when this client has read its end
 // Lease.Remaining is 0 or less, and Lease.Err is ErrUnknown, until the lease was taken over: then they
 // are as before. It is asked for at once; the context goes on meanwhile, for 3 s at most, and never for
-// longer than it would without that end, and then ends with ErrUnknown. What has replaced it late, a request of this client's that was not
-// answered, may have ended as well, and counts as that end. Only where the gateway has said that it
+// longer than it would without that end, and then ends with ErrUnknown. That it was replaced, by a request of this client's that came to
+// nothing and that a gateway comes to late, counts as that end, too: that one's may have come about. Only where the gateway has said that it
 // shuts down it goes on for the TTL. A gateway that died is known by the end alone: choose Linger, which counts
 // from the last event, a third of the TTL ago at most, so that the
 // lease outlives a restart.
@@ -156,7 +156,8 @@ func StopEarly(d time.Duration) Option { return func(a *acquisition) { a.margin 
 // a Lease that is over.
 //
 // With Attached the new Lease has it, for the TTL of its grant: one that was attached before ends with CodeReplaced, in whatever process,
-// and so does any of this client with the lease id. Where such an acquire fails after a gateway may have heard it, the end of its
+// and so does any of this client with the lease id. But one whose client got no answer to a request for a connection in the minute before
+// takes this for that request and the lease back: then the new one ends with CodeReplaced. Where such an acquire fails after a gateway may have heard it, the end of its
 // stream releases what that had by then, and those of this client end as well. A Lease of another process that is not attached is
 // told nothing.
 //
@@ -294,12 +295,13 @@ type acquiring struct {
 	call      call
 	begun     instant
 	retry     *retry
-	uncertain bool     // a request may have been granted without our knowing
-	doubted   int      // requests with the lease id that came to nothing that is known
-	over      int      // grants in a row that were over before they were known
-	unrenewed error    // why the last of those was not renewed, if that is known
-	older     []*Lease // of this client with its lease id, when it last asked, and before
-	expected  []*Lease // of these, those whose requests doubted has
+	uncertain bool            // a request may have been granted without our knowing
+	doubted   int             // requests with the lease id that came to nothing that is known
+	over      int             // grants in a row that were over before they were known
+	unrenewed error           // why the last of those was not renewed, if that is known
+	older     []*Lease        // of this client with its lease id, when it last asked, and before
+	expected  []*Lease        // of these, those whose requests doubted has
+	lingers   []time.Duration // of those requests
 
 	overtaken bool          // see ownLeases.add, whose mu guards this and the next two
 	beside    []*renewal    // by its lease id, that were under way since it last asked

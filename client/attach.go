@@ -50,7 +50,8 @@ type stream struct {
 
 	granted instant // when it was read that this one was granted in place of another
 
-	cut   atomic.Pointer[instant] // when its end was read, or what counts as that (ownRequest), unless it was closed here, or what hung on it stays (kept); nil: not yet
+	cut   atomic.Pointer[instant] // when its end was read, unless it was closed here, or what hung on it stays (kept); nil: not yet
+	taken atomic.Pointer[instant] // when it was read that a newer request has what hung on it; nil: it was not
 	kept  bool                    // its gateway has said that it lets go of nothing when this ends; the reader's
 	least time.Duration           // the shortest TTL with which its gateway may renew the lease; the lease's mu guards it
 	ahead time.Duration           // by how much the gateway's clock has been seen ahead since the request; the listener's
@@ -130,6 +131,9 @@ func (s *stream) read(ctx context.Context, lines *bufio.Reader) error {
 		case "":
 			e.read = s.c.now()
 			s.kept = s.kept || e.keeps()
+			if at := e.read; e.name == "lost" && errors.Is(e.problem(), CodeReplaced) {
+				s.taken.Store(&at)
+			}
 			select {
 			case s.events <- e:
 			case <-ctx.Done():
@@ -255,7 +259,6 @@ func (q *acquiring) attach(ctx, parent context.Context, within time.Duration) (*
 					again.TTL, again.MaxHold = 0, 0
 				}
 				l.claim.body = again
-				l.doubted = q.doubted
 				return l, q.start(l, func() {
 					defer cancel()
 					l.follow(s)
@@ -289,7 +292,10 @@ func (q *acquiring) isHeard(ctx context.Context, l *Lease, s *stream) error {
 		late := map[*Lease]int{} // what these have under way may replace it meanwhile; each is counted once
 		for _, older := range q.older {
 			if !slices.Contains(q.expected, older) {
-				late[older] = min(older.mayReplace(), maxAttempts-q.doubted)
+				n, linger := older.mayReplace()
+				if late[older] = min(n, maxAttempts-q.doubted); n > 0 {
+					q.lingers = append(q.lingers, linger)
+				}
 				q.expected, q.doubted = append(q.expected, older), q.doubted+late[older]
 			}
 		}
@@ -302,6 +308,7 @@ func (q *acquiring) isHeard(ctx context.Context, l *Lease, s *stream) error {
 			}
 		}
 	}
+	l.expects(q.doubted, slices.Min(append(q.lingers, l.linger)))
 	l.mu.Lock()
 	cut := l.cut() != nil // which it is taken over after
 	l.looked = l.c.now()  // nothing has stood still while it was waited for

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net"
 	"slices"
+	"time"
 )
 
 // doubtful reports whether a gateway may still come to a request for a stream that has failed, or the store
@@ -19,20 +20,23 @@ func doubtful(err error) bool {
 	return !notSent && (e == nil || e.Code == "" || e.Code == CodeUnavailable)
 }
 
+// longestLate is how late a gateway may come to a request that came to nothing. What replaces a stream after that is another client's.
+const longestLate = time.Minute
+
 // ownRequest reports whether what has replaced a stream may be another request of this client's, which
-// its gateway came to late. Each is so only once. Of one that came to nothing this client does not see the stream, and that may have ended
-// by now: this counts as the end of the stream that was replaced.
+// its gateway came to late. Each is so only once.
 func (l *Lease) ownRequest(replaced *stream) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.settle(func(one *attempt) bool { return one.stream != nil && one.stream.ended.Load() })
-	if end := l.c.now(); l.doubted > 0 {
-		replaced.cut.CompareAndSwap(nil, &end)
+	unseen := l.takenUnseen(replaced)
+	if unseen != nil {
+		replaced.cut.CompareAndSwap(nil, unseen)
 	}
 	switch {
 	case l.used < len(l.asked):
 		l.used++
-	case l.doubted > 0:
+	case unseen != nil:
 		l.doubted--
 	default:
 		return false
@@ -40,22 +44,42 @@ func (l *Lease) ownRequest(replaced *stream) bool {
 	return true
 }
 
-// mayReplace returns how many requests of the lease a gateway may come to after a newer one has the lease.
-func (l *Lease) mayReplace() int {
+// takenUnseen returns when it was read that a stream was replaced, if a request that came to nothing may have done so: of that one this client
+// sees no end. The caller holds mu.
+func (l *Lease) takenUnseen(s *stream) *instant {
+	taken := s.taken.Load()
+	if taken == nil || l.doubted == 0 || taken.since(l.doubtedAt) > longestLate {
+		return nil
+	}
+	return taken
+}
+
+// mayReplace returns how many requests of the lease a gateway may come to after a newer one has the lease, and for how long it is
+// kept after their end.
+func (l *Lease) mayReplace() (n int, linger time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	n := l.doubted + len(l.asked) - l.used
+	n = l.doubted + len(l.asked) - l.used
 	if l.attached && l.detached.Load() && !l.claim.stream { // each takes it over before it renews it
 		n += len(l.open)
 	}
-	return n
+	return n, l.linger
 }
 
-// expects notes that so many more requests of this client's may replace the lease's stream, which is no loss: see ownRequest.
-func (l *Lease) expects(n int) {
+// expects notes that so many more requests of this client's may replace the lease's stream, which is no loss: see ownRequest. Their end leaves
+// it for linger, or somewhat longer.
+func (l *Lease) expects(n int, linger time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.doubted = min(l.doubted+n, maxAttempts)
+	if n > 0 {
+		l.linger = min(l.linger, linger)
+		l.doubts(n)
+	}
+}
+
+// doubts notes that so many more requests for a stream have come to nothing. The caller holds mu.
+func (l *Lease) doubts(n int) {
+	l.doubted, l.doubtedAt = min(l.doubted+n, maxAttempts), l.c.now()
 }
 
 // settle takes attempts out of those that may replace a stream, and may have replaced one. The caller
@@ -95,9 +119,10 @@ func (l *Lease) attachAgain(one *attempt) error {
 	} else {
 		l.settle(func(o *attempt) bool { return o == one })
 		if doubtful(err) {
-			l.doubted = min(l.doubted+1, maxAttempts)
+			l.doubts(1)
 			if end := l.c.now(); l.hangs != nil { // they may have hung on this one, and its end has released them
 				l.hangs.cut.CompareAndSwap(nil, &end)
+				l.detach()
 			}
 		}
 	}

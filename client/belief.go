@@ -92,15 +92,23 @@ func (l *Lease) cut() *instant {
 	if l.hangs == nil {
 		return nil
 	}
-	if end := l.hangs.cut.Load(); end != nil {
+	if end := l.endOf(l.hangs); end != nil {
 		return end
 	}
 	for _, s := range l.beside {
-		if end := s.cut.Load(); end != nil {
+		if end := l.endOf(s); end != nil {
 			return end
 		}
 	}
 	return nil
+}
+
+// endOf returns when the end of a stream was read, or that it was replaced by what may have ended unseen. The caller holds mu.
+func (l *Lease) endOf(s *stream) *instant {
+	if end := s.cut.Load(); end != nil {
+		return end
+	}
+	return l.takenUnseen(s)
 }
 
 // marginNow returns how long before the deadline the context ends: by default a tenth of what was said, so that clocks
@@ -130,8 +138,8 @@ func (l *Lease) judge(now instant) (in time.Duration, counted bool) {
 		return maxDoubt - now.since(*since), false
 	}
 	if end := l.cut(); end != nil {
-		if l.hangs.cut.Load() == nil && l.detached.CompareAndSwap(false, true) { // of another stream: who listens to this one does not know
-			l.hurry()
+		if l.endOf(l.hangs) == nil { // of another stream: who listens to this one does not know
+			l.detach()
 		}
 		return min(maxDoubt-now.since(*end), l.said().remaining(now)-l.marginNow()), false
 	}

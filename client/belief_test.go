@@ -134,7 +134,7 @@ func TestEndOfItsStream(t *testing.T) {
 					return test.answer(r)
 				}, ttl, TTL(ttl), Linger(test.linger))
 				time.Sleep(2 * time.Second)
-				l.expects(1) // as after a request that was not answered
+				l.expects(1, test.linger) // as after a request that was not answered
 				test.ends(to)
 				ended := time.Now()
 				synctest.Wait()

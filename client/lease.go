@@ -56,15 +56,16 @@ type Lease struct {
 	grantedAt instant // or somewhat later
 
 	// attached: the end of its connection is its release.
-	attached bool
-	linger   time.Duration // for how long its gateway then keeps it
-	silence  time.Duration // of the stream, after which the client takes it over
-	claim    call          // takes it over from its stream
-	detached atomic.Bool   // still to be taken over
-	next     *stream       // that which it was taken over with, of several names; the goroutine's that renews
-	doubted  int           // requests for a stream that came to nothing that is known; mu guards it
-	asked    []*attempt    // those that ask for a stream, or were granted one late; mu guards it
-	used     int           // of those, which have replaced a stream; mu guards it
+	attached  bool
+	linger    time.Duration // for how long its gateway then keeps it, or less; mu guards it
+	silence   time.Duration // of the stream, after which the client takes it over
+	claim     call          // takes it over from its stream
+	detached  atomic.Bool   // still to be taken over
+	next      *stream       // that which it was taken over with, of several names; the goroutine's that renews
+	doubted   int           // requests for a stream that came to nothing that is known; mu guards it
+	doubtedAt instant       // when the last of these did, or somewhat later; mu guards it
+	asked     []*attempt    // those that ask for a stream, or were granted one late; mu guards it
+	used      int           // of those, which have replaced a stream; mu guards it
 
 	ctx    context.Context // the user's
 	cancel context.CancelCauseFunc
@@ -279,6 +280,13 @@ func (l *Lease) uncertain() error {
 		return fmt.Errorf("%w: %w", ErrUnknown, l.last)
 	}
 	return ErrUnknown
+}
+
+// detach has the lease taken over now from its stream.
+func (l *Lease) detach() {
+	if l.detached.CompareAndSwap(false, true) {
+		l.hurry()
+	}
 }
 
 // hurry has the lease renewed now.

@@ -202,8 +202,11 @@ func (b *belief) allowed() (until time.Time, why string) {
 	if froze.After(b.asked) {
 		allow(froze.Add(life), "it stood still")
 	}
-	told := func(since time.Time) bool { // that a stream was replaced
-		return slices.ContainsFunc(streams, func(asked simAsked) bool { return !asked.conn.isReplaced().Before(since) })
+	told := func(since time.Time) bool { // that a request which was carried out then, or later, had replaced a stream
+		return slices.ContainsFunc(streams, func(asked simAsked) bool {
+			said, read := asked.conn.isReplaced()
+			return !said.Before(since) && !read.IsZero() && read.Before(now)
+		})
 	}
 	for _, asked := range streams {
 		conn := asked.conn

@@ -61,9 +61,10 @@ type simConn struct {
 	gateway *simGateway
 	pipes   [2]*simPipe
 
-	reads    int       // of the client; the mutex of net guards these
-	replaced time.Time // when the client read last that another request has the lease of its stream
-	carried  time.Time // when the gateway read something last
+	reads   int       // of the client; the mutex of net guards these
+	said    time.Time // when the gateway wrote last that another request has the lease of the stream
+	told    time.Time // when the client read that
+	carried time.Time // when the gateway read something last
 }
 
 // dial connects the client with a gateway.
@@ -192,16 +193,23 @@ func (c *simConn) isClosed() bool {
 	return p.closed
 }
 
-// isReplaced returns when the client read over it last that another request has the lease of its stream, and carriedOut when its gateway
-// read something last.
-func (c *simConn) isReplaced() time.Time { return c.noted(&c.replaced) }
-func (c *simConn) carriedOut() time.Time { return c.noted(&c.carried) }
-
-func (c *simConn) noted(at *time.Time) time.Time {
+// isReplaced returns when the gateway wrote last that another request has the lease of the stream, and when the client read that; the zero
+// time: it has not.
+func (c *simConn) isReplaced() (said, read time.Time) {
 	c.net.mu.Lock()
 	defer c.net.mu.Unlock()
-	return *at
+	return c.said, c.told
 }
+
+// carriedOut returns when the gateway read something last.
+func (c *simConn) carriedOut() time.Time {
+	c.net.mu.Lock()
+	defer c.net.mu.Unlock()
+	return c.carried
+}
+
+// isOfReplaced reports whether what is written or read says that another request has the lease.
+func isOfReplaced(b []byte) bool { return bytes.Contains(b, []byte(`"replaced"`)) }
 
 // read returns how often the client has read something.
 func (c *simConn) read() int {
@@ -293,8 +301,8 @@ func (e *simEnd) Read(b []byte) (int, error) {
 					return
 				}
 				net.read = now
-				if e.simConn.reads++; bytes.Contains(b[:n], []byte(`"replaced"`)) {
-					e.replaced = now
+				if e.simConn.reads++; isOfReplaced(b[:n]) {
+					e.simConn.told = now
 				}
 			})
 			return n, nil
@@ -344,6 +352,9 @@ func (e *simEnd) Write(b []byte) (int, error) {
 		return 0, err
 	}
 	at := time.Now().Add(e.net.delay(its.long))
+	if !e.ofClient() && isOfReplaced(b) {
+		e.net.set(func(*simNet) { e.said, e.simConn.told = time.Now(), time.Time{} })
+	}
 	if e.ofClient() {
 		at = e.net.client.wakes(at)
 		if late, dropped := e.net.dropsNext(); dropped {

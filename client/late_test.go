@@ -1,0 +1,181 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// A request for a stream that came to nothing comes to its gateway late, and replaces the stream that was granted since. Its own end, which
+// nobody but its gateway sees, releases the lease: nobody counts on that from when it was read that the stream was replaced.
+
+// doubted fails if a lease is believed, or its context lives for long, when its client was told that a late request has replaced its stream and
+// no gateway answers.
+func doubted(t *testing.T, l *Lease) {
+	t.Helper()
+	synctest.Wait()
+	if err := l.Err(); !errors.Is(err, ErrUnknown) || l.Remaining() > 0 {
+		t.Errorf("it counts on %s: %v", l.Remaining(), err)
+	}
+	if err := context.Cause(l.Context()); err != nil {
+		t.Errorf("its context is over at once: %v", err)
+	}
+	told := time.Now()
+	<-l.Context().Done()
+	if took := time.Since(told); took > maxDoubt+10*time.Millisecond {
+		t.Errorf("its context is over after %s: %v", took, context.Cause(l.Context()))
+	}
+}
+
+// It does not matter who listens: a stream that was silent, or whose lease was shortened, is not counted on any more, and may speak again.
+func TestReplacedUnheard(t *testing.T) {
+	for what, leave := range map[string]func(*testing.T, *Client, *Lease){
+		"silent": func(*testing.T, *Client, *Lease) { time.Sleep(5 * time.Second) },
+		"shortened": func(t *testing.T, c *Client, l *Lease) {
+			must[time.Duration](t)(c.Renew(t.Context(), l.ID(), 9*time.Second, "a"))
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				const ttl = 12 * time.Second
+				c := scripted(t, 1, nil)
+				defer c.Close()
+				puts := 0
+				l, to := attached(t, c, func(r *http.Request) (*http.Response, error) {
+					switch {
+					case r.Method == http.MethodDelete:
+						return says(204, "")
+					case r.Method == http.MethodPut && what == "shortened" && puts == 0:
+						puts++
+						return says(200, fmt.Sprintf(`{"name":"a","lease_id":%q,"fencing_token":7,"ttl_ms":9000,"expires_in_ms":9000,"renew_in_ms":3000}`, r.Header.Get("Lease-Id")))
+					}
+					return frozen(r)
+				}, ttl, TTL(ttl))
+				l.expects(1, 0)
+				leave(t, c, l)
+				synctest.Wait()
+				if err := l.Err(); err != nil || !l.detached.Load() {
+					t.Fatalf("it is taken over: %t, %v", l.detached.Load(), err)
+				}
+				tell(to, "lost", `{"code":"replaced"}`)
+				to.Close()
+				doubted(t, l)
+			})
+		})
+	}
+}
+
+// lateSet returns a lease of two names that hangs on its second stream, as the gateway of the first one has not answered when it was asked for
+// another: late is to. grant lets the next one be granted.
+func lateSet(t *testing.T, c *Client, streams chan *io.PipeWriter) (l *Lease, late *io.PipeWriter, grant func(*io.PipeWriter) *io.PipeWriter) {
+	t.Helper()
+	id := NewLeaseID()
+	grant = func(to *io.PipeWriter) *io.PipeWriter {
+		tell(to, "granted", fmt.Sprintf(`{"lease_id":%q,"ttl_ms":20000,"expires_in_ms":20000,"renew_in_ms":6000,"locks":[{"name":"a","fencing_token":7,"ttl_ms":20000},{"name":"b","fencing_token":8,"ttl_ms":20000}]}`, id))
+		return to
+	}
+	first := make(chan *io.PipeWriter, 1)
+	go func() { first <- grant(<-streams) }()
+	l = must[*Lease](t)(c.Acquire(t.Context(), "a", Also("b"), Attached(), LeaseID(id), TTL(20*time.Second)))
+	(<-first).Close()
+	late = <-streams
+	grant(<-streams)
+	synctest.Wait()
+	if err := l.Err(); err != nil {
+		t.Fatal(err)
+	}
+	return l, late, grant
+}
+
+// A set may hang on any stream that was granted while it was asked for another one.
+func TestSetReplacedBeside(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, streams := streaming(t)
+		defer c.Close()
+		l, late, grant := lateSet(t, c, streams)
+		grant(late)
+		time.Sleep(time.Second)
+		l.expects(1, 0)
+		tell(late, "lost", `{"code":"replaced"}`)
+		synctest.Wait()
+		if err := l.Err(); !errors.Is(err, ErrUnknown) {
+			t.Errorf("it counts on %s: %v", l.Remaining(), err)
+		}
+		grant(<-streams)
+		lives(t, l, 5*time.Second)
+		if err := l.Err(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A set hangs on a stream that lives; what was asked for before fails. It may have hung on that one: it is asked for again, and at once.
+func TestSetBesideALateFailure(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, streams := streaming(t)
+		defer c.Close()
+		l, late, grant := lateSet(t, c, streams)
+		time.Sleep(time.Second)
+		late.CloseWithError(io.ErrUnexpectedEOF)
+		select {
+		case to := <-streams:
+			grant(to)
+		case <-l.Context().Done():
+			t.Fatalf("nothing is asked for: %v", context.Cause(l.Context()))
+		}
+		lives(t, l, 5*time.Second)
+		if err := l.Err(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// What a request without Linger leaves is released by its end, whatever the Lease has that it replaces.
+func TestLateRequestWithoutLinger(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, streams := streaming(t)
+		defer c.Close()
+		id := NewLeaseID()
+		attach := func(options ...Option) (*Lease, *io.PipeWriter) {
+			stream := make(chan *io.PipeWriter, 1)
+			go func() {
+				to := <-streams
+				tell(to, "granted", life(id, 12*time.Second))
+				stream <- to
+			}()
+			return must[*Lease](t)(c.Acquire(t.Context(), "a", append(options, Attached(), LeaseID(id))...)), <-stream
+		}
+		older, _ := attach()
+		older.expects(1, 0)
+		l, to := attach(Linger(8 * time.Second))
+		c.http.Transport.(*told).answer = frozen
+		tell(to, "lost", `{"code":"replaced"}`)
+		doubted(t, l)
+	})
+}
+
+// Another process takes a lease over for which a request of this one came to nothing: not in the minute after, and then it is not disturbed.
+func TestLateForAMinute(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, after := range []time.Duration{longestLate - 5*time.Second, longestLate + time.Second} {
+			c := scripted(t, 1, nil)
+			l, to := attached(t, c, grants, 30*time.Second)
+			l.expects(1, 0)
+			for range after / time.Second {
+				time.Sleep(time.Second)
+				tell(to, "renewed", `{"ttl_ms":30000,"expires_in_ms":30000,"elapsed_ms":`+fmt.Sprint(time.Since(l.grantedAt.t).Milliseconds())+`}`)
+			}
+			tell(to, "lost", `{"code":"replaced"}`)
+			time.Sleep(time.Second)
+			if replaced := errors.Is(l.Err(), CodeReplaced); replaced != (after > longestLate) {
+				t.Errorf("after %s: %v", after, l.Err())
+			}
+			c.Close()
+		}
+	})
+}
