@@ -111,11 +111,14 @@ func LockDelay(d time.Duration) Option { return func(a *acquisition) { a.LockDel
 // Whoever has ended the connection, its gateway may have released the lease. From when this client has read its end
 // Lease.Remaining is 0 or less, and Lease.Err is ErrUnknown, until the lease was taken over: then they
 // are as before. It is asked for at once; the context goes on meanwhile, for 3 s at most, and never for
-// longer than it would without that end, and then ends with ErrUnknown. That it was replaced, by a request of this client's that came to
-// nothing and that a gateway comes to late, counts as that end, too: that one's may have come about. Only where the gateway has said that it
+// longer than it would without that end, and then ends with ErrUnknown. Only where the gateway has said that it
 // shuts down it goes on for the TTL. A gateway that died is known by the end alone: choose Linger, which counts
 // from the last event, a third of the TTL ago at most, so that the
 // lease outlives a restart.
+//
+// A request for a connection that this client had no answer to may come to its gateway late, and its end, which this client does not see, may
+// release the lease. So for a minute after such a request the word that the connection was replaced counts as its end, too; and at any time
+// where it comes while this client takes the lease over, and has no answer 100 ms later.
 //
 // Of several names (Also) all have one fate: when one is lost the context ends, and Error.Name of its cause says which,
 // where that is known. The others are kept until Release, or their TTL's end, for the work to stop. When the connection
@@ -127,9 +130,8 @@ func LockDelay(d time.Duration) Option { return func(a *acquisition) { a.LockDel
 // event of the gateway's, which is 3/8 of the TTL after the last one (for TTLs below 2.4 s
 // a third of it and 100 ms), and has an answer within 3 s or goes on asking until the
 // context's end is due. No deadline of the client's can be sooner than that release: the gateway may
-// see the end right after its last event. So it is with a request for such a connection that was dropped on its way and that
-// a gateway comes to when this client has taken the lease over: of its end this client hears with the next renewal, a third of the TTL later
-// at most. Fence the writes, or do without Attached where that is too long.
+// see the end right after its last event. Where a gateway comes late to a request, and the lease hangs on no connection any more, nobody
+// tells this client: it learns of the release with its next renewal, a third of the TTL later, and 3 s, at most. Fence the writes, or do without Attached where that is too long.
 func Attached() Option { return func(a *acquisition) { a.attached = true } }
 
 // Linger has the gateway keep an attached lease for so long after its connection has ended, at most the
@@ -156,8 +158,9 @@ func StopEarly(d time.Duration) Option { return func(a *acquisition) { a.margin 
 // a Lease that is over.
 //
 // With Attached the new Lease has it, for the TTL of its grant: one that was attached before ends with CodeReplaced, in whatever process,
-// and so does any of this client with the lease id. But one whose client got no answer to a request for a connection in the minute before
-// takes this for that request and the lease back: then the new one ends with CodeReplaced. Where such an acquire fails after a gateway may have heard it, the end of its
+// and so does any of this client with the lease id. But in the minute after a request for
+// a connection that its client had no answer to, that one takes this for that request, once for each, and the lease back: then the new one ends
+// with CodeReplaced. Where such an acquire fails after a gateway may have heard it, the end of its
 // stream releases what that had by then, and those of this client end as well. A Lease of another process that is not attached is
 // told nothing.
 //
@@ -302,6 +305,7 @@ type acquiring struct {
 	older     []*Lease        // of this client with its lease id, when it last asked, and before
 	expected  []*Lease        // of these, those whose requests doubted has
 	lingers   []time.Duration // of those requests
+	late      map[*Lease]int  // how many of these are of the last request
 
 	overtaken bool          // see ownLeases.add, whose mu guards this and the next two
 	beside    []*renewal    // by its lease id, that were under way since it last asked
@@ -567,7 +571,8 @@ func (q *acquiring) follows(l *Lease) {
 		case l.isBefore(other):
 			l.finish(forgotten())
 		case replaced:
-			l.expects(other.mayReplace())
+			n, linger := other.mayReplace()
+			l.expects(n-q.late[other], linger) // those it expects already
 			other.finish(replacedHere())
 		case !l.attached && !streams:
 			l.sharesTTL(other)

@@ -287,28 +287,24 @@ func (q *acquiring) attach(ctx, parent context.Context, within time.Duration) (*
 // isHeard waits, where little is left of a Lease that nobody has yet, until the gateway of its stream has renewed it: it was found near its
 // end, or the grant was read late, and the stream's end would release it. It refuses one that can't be counted on then.
 func (q *acquiring) isHeard(ctx context.Context, l *Lease, s *stream) error {
+	q.late = map[*Lease]int{} // what these have under way may replace it meanwhile; each is counted once
 	if within := l.awaits(); within > 0 {
 		q.c.leases.overtaken(q)
-		late := map[*Lease]int{} // what these have under way may replace it meanwhile; each is counted once
 		for _, older := range q.older {
 			if !slices.Contains(q.expected, older) {
 				n, linger := older.mayReplace()
-				if late[older] = min(n, maxAttempts-q.doubted); n > 0 {
+				if q.late[older] = min(n, maxAttempts-q.doubted); n > 0 {
 					q.lingers = append(q.lingers, linger)
 				}
-				q.expected, q.doubted = append(q.expected, older), q.doubted+late[older]
+				q.expected, q.doubted = append(q.expected, older), q.doubted+q.late[older]
 			}
 		}
 		if err := l.hearsRenewal(ctx, s, within); err != nil {
 			return err
 		}
-		if q.knows(l); l.left() > 0 {
-			for _, older := range q.c.own(q.call.leaseID, q.names) { // follows counts these
-				q.doubted -= late[older]
-			}
-		}
+		q.knows(l)
 	}
-	l.expects(q.doubted, slices.Min(append(q.lingers, l.linger)))
+	l.expects(q.doubted, slices.Min(append(q.lingers, l.lingerLate)))
 	l.mu.Lock()
 	cut := l.cut() != nil // which it is taken over after
 	l.looked = l.c.now()  // nothing has stood still while it was waited for

@@ -20,7 +20,8 @@ func doubtful(err error) bool {
 	return !notSent && (e == nil || e.Code == "" || e.Code == CodeUnavailable)
 }
 
-// longestLate is how late a gateway may come to a request that came to nothing. What replaces a stream after that is another client's.
+// longestLate is how late a gateway may come to a request that came to nothing, as far as it is not known to have waited for others until now.
+// What replaces a stream after that is another client's.
 const longestLate = time.Minute
 
 // ownRequest reports whether what has replaced a stream may be another request of this client's, which
@@ -47,39 +48,53 @@ func (l *Lease) ownRequest(replaced *stream) bool {
 // takenUnseen returns when it was read that a stream was replaced, if a request that came to nothing may have done so: of that one this client
 // sees no end. The caller holds mu.
 func (l *Lease) takenUnseen(s *stream) *instant {
-	taken := s.taken.Load()
-	if taken == nil || l.doubted == 0 || taken.since(l.doubtedAt) > longestLate {
-		return nil
+	if taken := s.taken.Load(); taken != nil && l.mayBeLate(*taken) {
+		return taken
 	}
-	return taken
+	return nil
 }
 
-// mayReplace returns how many requests of the lease a gateway may come to after a newer one has the lease, and for how long it is
-// kept after their end.
+// mayBeLate reports whether a request that came to nothing may have been carried out by then. The caller holds mu.
+func (l *Lease) mayBeLate(then instant) bool {
+	return l.doubted > 0 && then.since(l.doubtedAt) <= longestLate
+}
+
+// mayReplace returns how many requests of the lease a gateway may come to after a newer one has the lease, and for how long one is
+// kept at least after their end.
 func (l *Lease) mayReplace() (n int, linger time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	n = l.doubted + len(l.asked) - l.used
+	n, linger = len(l.asked)-l.used, l.lingerLate
+	if l.mayBeLate(l.c.now()) {
+		n += l.doubted
+	}
 	if l.attached && l.detached.Load() && !l.claim.stream { // each takes it over before it renews it
+		if n == 0 {
+			linger = longestAttachedWait // their end releases nothing
+		}
 		n += len(l.open)
 	}
-	return n, l.linger
+	return n, linger
 }
 
-// expects notes that so many more requests of this client's may replace the lease's stream, which is no loss: see ownRequest. Their end leaves
-// it for linger, or somewhat longer.
+// expects notes that so many more requests of this client's may replace the lease's stream, which is no loss: see ownRequest. After their end
+// it is kept for linger at least.
 func (l *Lease) expects(n int, linger time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if n > 0 {
-		l.linger = min(l.linger, linger)
 		l.doubts(n)
+		l.lingerLate = min(l.lingerLate, linger)
 	}
 }
 
 // doubts notes that so many more requests for a stream have come to nothing. The caller holds mu.
 func (l *Lease) doubts(n int) {
-	l.doubted, l.doubtedAt = min(l.doubted+n, maxAttempts), l.c.now()
+	now := l.c.now()
+	if !l.mayBeLate(now) {
+		l.doubted, l.lingerLate = 0, l.linger
+	}
+	l.doubted, l.doubtedAt = min(l.doubted+n, maxAttempts), now
 }
 
 // settle takes attempts out of those that may replace a stream, and may have replaced one. The caller
@@ -115,7 +130,7 @@ func (l *Lease) attachAgain(one *attempt) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if one.stream = s; err == nil {
-		l.beside = append(slices.DeleteFunc(l.beside, func(o *stream) bool { return o.ended.Load() && o.cut.Load() == nil }), s)
+		l.beside = append(slices.DeleteFunc(l.beside, func(o *stream) bool { return o.ended.Load() && l.endOf(o) == nil }), s)
 	} else {
 		l.settle(func(o *attempt) bool { return o == one })
 		if doubtful(err) {
@@ -134,9 +149,9 @@ func (l *Lease) adopt(one *attempt) {
 	l.mu.Lock()
 	l.settle(func(o *attempt) bool { return o == one })
 	l.hangsOn(one.stream)
+	l.detached.Store(false)
 	l.mu.Unlock()
 	l.next = one.stream
-	l.detached.Store(false)
 }
 
 // openAgain asks for another stream with what the lease has, which ends with the lease.

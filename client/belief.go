@@ -74,7 +74,11 @@ func (s *stream) told(g granted, read instant) news {
 func (l *Lease) remaining(now instant) time.Duration {
 	n := l.said()
 	if l.cut() != nil {
-		n.left = min(n.left, l.linger-n.quiet)
+		linger := l.linger
+		if l.mayBeLate(now) || l.hangs.taken.Load() != nil {
+			linger = l.lingerLate
+		}
+		n.left = min(n.left, linger-n.quiet)
 	}
 	return n.remaining(now)
 }
@@ -94,6 +98,9 @@ func (l *Lease) cut() *instant {
 	}
 	if end := l.endOf(l.hangs); end != nil {
 		return end
+	}
+	if taken := l.hangs.taken.Load(); taken != nil && l.c.now().since(*taken) > minSlack { // by its own take-over, unless that has no answer yet
+		return taken
 	}
 	for _, s := range l.beside {
 		if end := l.endOf(s); end != nil {

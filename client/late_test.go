@@ -40,39 +40,44 @@ func TestReplacedUnheard(t *testing.T) {
 			must[time.Duration](t)(c.Renew(t.Context(), l.ID(), 9*time.Second, "a"))
 		},
 	} {
-		t.Run(what, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				const ttl = 12 * time.Second
-				c := scripted(t, 1, nil)
-				defer c.Close()
-				puts := 0
-				l, to := attached(t, c, func(r *http.Request) (*http.Response, error) {
-					switch {
-					case r.Method == http.MethodDelete:
-						return says(204, "")
-					case r.Method == http.MethodPut && what == "shortened" && puts == 0:
-						puts++
-						return says(200, fmt.Sprintf(`{"name":"a","lease_id":%q,"fencing_token":7,"ttl_ms":9000,"expires_in_ms":9000,"renew_in_ms":3000}`, r.Header.Get("Lease-Id")))
+		for n, by := range []string{"by what is under way", "by what came to nothing"} {
+			t.Run(what+" "+by, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					const ttl = 12 * time.Second
+					c := scripted(t, 1, nil)
+					defer c.Close()
+					puts := 0
+					l, to := attached(t, c, func(r *http.Request) (*http.Response, error) {
+						switch {
+						case r.Method == http.MethodDelete:
+							return says(204, "")
+						case r.Method == http.MethodPut && what == "shortened" && puts == 0:
+							puts++
+							return says(200, fmt.Sprintf(`{"name":"a","lease_id":%q,"fencing_token":7,"ttl_ms":9000,"expires_in_ms":9000,"renew_in_ms":3000}`, r.Header.Get("Lease-Id")))
+						}
+						return frozen(r)
+					}, ttl, TTL(ttl))
+					l.expects(n, 0)
+					leave(t, c, l)
+					synctest.Wait()
+					if err := l.Err(); err != nil || !l.detached.Load() {
+						t.Fatalf("it is taken over: %t, %v", l.detached.Load(), err)
 					}
-					return frozen(r)
-				}, ttl, TTL(ttl))
-				l.expects(1, 0)
-				leave(t, c, l)
-				synctest.Wait()
-				if err := l.Err(); err != nil || !l.detached.Load() {
-					t.Fatalf("it is taken over: %t, %v", l.detached.Load(), err)
-				}
-				tell(to, "lost", `{"code":"replaced"}`)
-				to.Close()
-				doubted(t, l)
+					tell(to, "lost", `{"code":"replaced"}`)
+					to.Close()
+					if n == 0 { // an answer is due at once
+						time.Sleep(minSlack + time.Millisecond)
+					}
+					doubted(t, l)
+				})
 			})
-		})
+		}
 	}
 }
 
 // lateSet returns a lease of two names that hangs on its second stream, as the gateway of the first one has not answered when it was asked for
-// another: late is to. grant lets the next one be granted.
-func lateSet(t *testing.T, c *Client, streams chan *io.PipeWriter) (l *Lease, late *io.PipeWriter, grant func(*io.PipeWriter) *io.PipeWriter) {
+// another: late is what that is to be told, and to what the second one is. grant grants one.
+func lateSet(t *testing.T, c *Client, streams chan *io.PipeWriter) (l *Lease, late, to *io.PipeWriter, grant func(*io.PipeWriter) *io.PipeWriter) {
 	t.Helper()
 	id := NewLeaseID()
 	grant = func(to *io.PipeWriter) *io.PipeWriter {
@@ -84,12 +89,29 @@ func lateSet(t *testing.T, c *Client, streams chan *io.PipeWriter) (l *Lease, la
 	l = must[*Lease](t)(c.Acquire(t.Context(), "a", Also("b"), Attached(), LeaseID(id), TTL(20*time.Second)))
 	(<-first).Close()
 	late = <-streams
-	grant(<-streams)
+	to = grant(<-streams)
 	synctest.Wait()
 	if err := l.Err(); err != nil {
 		t.Fatal(err)
 	}
-	return l, late, grant
+	return l, late, to, grant
+}
+
+// A set was replaced by what it is still asking for, or by another process: its client does not know.
+func TestSetReplacedByWhatIsAsked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, streams := streaming(t)
+		defer c.Close()
+		c.http.Transport.(*told).answer = frozen
+		l, _, to, _ := lateSet(t, c, streams)
+		tell(to, "lost", `{"code":"replaced"}`)
+		synctest.Wait()
+		if err := l.Err(); err != nil {
+			t.Errorf("before an answer is due: %v", err)
+		}
+		time.Sleep(minSlack + time.Millisecond)
+		doubted(t, l)
+	})
 }
 
 // A set may hang on any stream that was granted while it was asked for another one.
@@ -97,7 +119,7 @@ func TestSetReplacedBeside(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, streams := streaming(t)
 		defer c.Close()
-		l, late, grant := lateSet(t, c, streams)
+		l, late, _, grant := lateSet(t, c, streams)
 		grant(late)
 		time.Sleep(time.Second)
 		l.expects(1, 0)
@@ -119,7 +141,7 @@ func TestSetBesideALateFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, streams := streaming(t)
 		defer c.Close()
-		l, late, grant := lateSet(t, c, streams)
+		l, late, _, grant := lateSet(t, c, streams)
 		time.Sleep(time.Second)
 		late.CloseWithError(io.ErrUnexpectedEOF)
 		select {
@@ -176,6 +198,51 @@ func TestLateForAMinute(t *testing.T) {
 				t.Errorf("after %s: %v", after, l.Err())
 			}
 			c.Close()
+		}
+	})
+}
+
+// A stream beside the one that a set hangs on is remembered when it has ended, until another one was asked for since.
+func TestSetReplacedBesideTwice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, streams := streaming(t)
+		defer c.Close()
+		l, late, _, grant := lateSet(t, c, streams)
+		grant(late)
+		time.Sleep(time.Second)
+		l.expects(1, 0)
+		tell(late, "lost", `{"code":"replaced"}`)
+		late.Close()
+		synctest.Wait()
+		l.mu.Lock()
+		beside := len(l.beside)
+		l.mu.Unlock()
+		<-streams // it is asked for, and not answered
+		one := &attempt{}
+		go func() { grant(<-streams) }()
+		if err := l.attachAgain(one); err != nil { // as one that was asked for before, and is granted late
+			t.Fatal(err)
+		}
+		if err := l.Err(); !errors.Is(err, ErrUnknown) {
+			t.Errorf("of %d streams beside one was replaced, and it counts on %s: %v", beside, l.Remaining(), err)
+		}
+	})
+}
+
+// What came to nothing long ago says nothing of what comes later: not to a Lease that follows, nor together with what comes to nothing then.
+func TestLongAgoIsOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := scripted(t, 1, grants)
+		defer c.Close()
+		older := must[*Lease](t)(c.Acquire(t.Context(), "a"))
+		older.expects(5, 0)
+		time.Sleep(longestLate + time.Second)
+		if n, _ := older.mayReplace(); n > 0 {
+			t.Errorf("%d requests may come late to the next one", n)
+		}
+		older.expects(1, time.Second)
+		if n, linger := older.mayReplace(); n != 1 || linger != 0 {
+			t.Errorf("%d requests may come late, and leave it for %s", n, linger)
 		}
 	})
 }

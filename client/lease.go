@@ -56,16 +56,17 @@ type Lease struct {
 	grantedAt instant // or somewhat later
 
 	// attached: the end of its connection is its release.
-	attached  bool
-	linger    time.Duration // for how long its gateway then keeps it, or less; mu guards it
-	silence   time.Duration // of the stream, after which the client takes it over
-	claim     call          // takes it over from its stream
-	detached  atomic.Bool   // still to be taken over
-	next      *stream       // that which it was taken over with, of several names; the goroutine's that renews
-	doubted   int           // requests for a stream that came to nothing that is known; mu guards it
-	doubtedAt instant       // when the last of these did, or somewhat later; mu guards it
-	asked     []*attempt    // those that ask for a stream, or were granted one late; mu guards it
-	used      int           // of those, which have replaced a stream; mu guards it
+	attached   bool
+	linger     time.Duration // for how long its gateway then keeps it
+	silence    time.Duration // of the stream, after which the client takes it over
+	claim      call          // takes it over from its stream
+	detached   atomic.Bool   // still to be taken over
+	next       *stream       // that which it was taken over with, of several names; the goroutine's that renews
+	doubted    int           // requests for a stream that came to nothing that is known; mu guards it
+	doubtedAt  instant       // when that became known of the last of these; mu guards it
+	lingerLate time.Duration // for how long the lease is kept after their end, which nobody sees; mu guards it
+	asked      []*attempt    // those that ask for a stream, or were granted one late; mu guards it
+	used       int           // of those, which have replaced a stream; mu guards it
 
 	ctx    context.Context // the user's
 	cancel context.CancelCauseFunc
@@ -107,6 +108,7 @@ type Lease struct {
 func (c *Client) newLease(parent context.Context, id string, names []string, g granted, n news, hangs *stream, o acquisition) *Lease {
 	l := &Lease{c: c, id: id, names: names, grants: g.grants(), news: n, due: n.at + millis(g.RenewIn), attached: o.attached, bounded: o.MaxHold > 0, granted: g.ttl(), sooner: make(chan struct{}, 1), late: &late{}}
 	l.ttl, l.found, l.unkept, l.linger = l.granted, o.found, o.unkept, millis(o.Linger)
+	l.lingerLate = l.linger
 	l.hangsOn(hangs)
 	slices.SortFunc(l.grants, func(a, b Grant) int { // as the caller has named them
 		return cmp.Compare(slices.Index(names, a.Name), slices.Index(names, b.Name))
