@@ -29,6 +29,9 @@ const longestLate = time.Minute
 func (l *Lease) ownRequest(replaced *stream) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.hangs != nil && l.hangs != replaced { // since a moment ago
+		return true
+	}
 	l.settle(func(one *attempt) bool { return one.stream != nil && one.stream.ended.Load() })
 	unseen := l.takenUnseen(replaced)
 	if unseen != nil {
@@ -92,7 +95,9 @@ func (l *Lease) expects(n int, linger time.Duration) {
 func (l *Lease) doubts(n int) {
 	now := l.c.now()
 	if !l.mayBeLate(now) {
-		l.doubted, l.lingerLate = 0, l.linger
+		if l.doubted = 0; l.cut() == nil {
+			l.lingerLate = l.linger
+		}
 	}
 	l.doubted, l.doubtedAt = min(l.doubted+n, maxAttempts), now
 }

@@ -2,6 +2,7 @@ package client
 
 import (
 	"cmp"
+	"slices"
 	"time"
 )
 
@@ -73,9 +74,12 @@ func (s *stream) told(g granted, read instant) news {
 // keeps it after an end that it has seen, too, which is Linger at most. The caller holds mu.
 func (l *Lease) remaining(now instant) time.Duration {
 	n := l.said()
-	if l.cut() != nil {
+	if end := l.cut(); end != nil {
 		linger := l.linger
-		if l.mayBeLate(now) || l.hangs.taken.Load() != nil {
+		switch {
+		case l.isTaken(): // by what may end otherwise
+			linger = 0
+		case l.mayBeLate(*end):
 			linger = l.lingerLate
 		}
 		n.left = min(n.left, linger-n.quiet)
@@ -118,6 +122,11 @@ func (l *Lease) endOf(s *stream) *instant {
 	return l.takenUnseen(s)
 }
 
+// isTaken reports whether a stream was replaced on which the lease hangs, or may hang. The caller holds mu, and asks that of one that is cut.
+func (l *Lease) isTaken() bool {
+	return l.hangs.taken.Load() != nil || slices.ContainsFunc(l.beside, func(s *stream) bool { return l.takenUnseen(s) != nil })
+}
+
 // marginNow returns how long before the deadline the context ends: by default a tenth of what was said, so that clocks
 // which differ by as much do no harm to up to 10 s; never more than half of the TTL. The caller holds mu.
 func (l *Lease) marginNow() time.Duration {
@@ -145,10 +154,15 @@ func (l *Lease) judge(now instant) (in time.Duration, counted bool) {
 		return maxDoubt - now.since(*since), false
 	}
 	if end := l.cut(); end != nil {
-		if l.endOf(l.hangs) == nil { // of another stream: who listens to this one does not know
+		patience := maxDoubt
+		switch cut, taken := l.hangs.cut.Load(), l.hangs.taken.Load(); {
+		case cut != nil:
+		case taken != nil: // an answer was waited for already when it was read, for maxDoubt at most
+			patience += maxDoubt
+		default: // of another stream: who listens to this one does not know
 			l.detach()
 		}
-		return min(maxDoubt-now.since(*end), l.said().remaining(now)-l.marginNow()), false
+		return min(patience-now.since(*end), l.said().remaining(now)-l.marginNow()), false
 	}
 	if asleep && l.hangs != nil && l.woken == nil { // of a process that is starved each look is late
 		l.woken = &now
