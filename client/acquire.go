@@ -118,8 +118,8 @@ func LockDelay(d time.Duration) Option { return func(a *acquisition) { a.LockDel
 //
 // A request for a connection that this client had no answer to may come to its gateway late, and its end, which this client does not see, may
 // release the lease. So for a minute after such a request the word that the connection was replaced counts as its end, too; and at any time
-// where it comes while this client takes the lease over, and has no answer 100 ms later: then the context goes on for 6 s at most. Linger is no
-// reason to count on it meanwhile, for what has replaced it may have none.
+// where it comes while this client takes the lease over, and has no answer 100 ms later. The context then goes on for 6 s at most, also with
+// Linger, for what has replaced it may have none.
 //
 // Of several names (Also) all have one fate: when one is lost the context ends, and Error.Name of its cause says which,
 // where that is known. The others are kept until Release, or their TTL's end, for the work to stop. When the connection

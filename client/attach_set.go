@@ -94,10 +94,11 @@ func (l *Lease) expects(n int, linger time.Duration) {
 // doubts notes that so many more requests for a stream have come to nothing. The caller holds mu.
 func (l *Lease) doubts(n int) {
 	now := l.c.now()
-	if !l.mayBeLate(now) {
-		if l.doubted = 0; l.cut() == nil {
+	if end := l.cut(); !l.mayBeLate(now) {
+		if end == nil || !l.mayBeLate(*end) {
 			l.lingerLate = l.linger
 		}
+		l.doubted = 0
 	}
 	l.doubted, l.doubtedAt = min(l.doubted+n, maxAttempts), now
 }

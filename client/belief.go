@@ -2,7 +2,6 @@ package client
 
 import (
 	"cmp"
-	"slices"
 	"time"
 )
 
@@ -77,7 +76,7 @@ func (l *Lease) remaining(now instant) time.Duration {
 	if end := l.cut(); end != nil {
 		linger := l.linger
 		switch {
-		case l.isTaken(): // by what may end otherwise
+		case l.hangs.taken.Load() != nil: // by what may have none
 			linger = 0
 		case l.mayBeLate(*end):
 			linger = l.lingerLate
@@ -122,11 +121,6 @@ func (l *Lease) endOf(s *stream) *instant {
 	return l.takenUnseen(s)
 }
 
-// isTaken reports whether a stream was replaced on which the lease hangs, or may hang. The caller holds mu, and asks that of one that is cut.
-func (l *Lease) isTaken() bool {
-	return l.hangs.taken.Load() != nil || slices.ContainsFunc(l.beside, func(s *stream) bool { return l.takenUnseen(s) != nil })
-}
-
 // marginNow returns how long before the deadline the context ends: by default a tenth of what was said, so that clocks
 // which differ by as much do no harm to up to 10 s; never more than half of the TTL. The caller holds mu.
 func (l *Lease) marginNow() time.Duration {
@@ -155,11 +149,9 @@ func (l *Lease) judge(now instant) (in time.Duration, counted bool) {
 	}
 	if end := l.cut(); end != nil {
 		patience := maxDoubt
-		switch cut, taken := l.hangs.cut.Load(), l.hangs.taken.Load(); {
-		case cut != nil:
-		case taken != nil: // an answer was waited for already when it was read, for maxDoubt at most
-			patience += maxDoubt
-		default: // of another stream: who listens to this one does not know
+		if taken := l.hangs.taken.Load(); taken != nil { // an answer may have been waited for already when it was read, for maxDoubt at most
+			patience, end = 2*maxDoubt, taken
+		} else if l.hangs.cut.Load() == nil { // of another stream: who listens to this one does not know
 			l.detach()
 		}
 		return min(patience-now.since(*end), l.said().remaining(now)-l.marginNow()), false
@@ -196,7 +188,7 @@ func (l *Lease) chance() time.Duration {
 // isOver reports whether the lease is over for good. While Err is not nil it may still be asked for.
 func (l *Lease) isOver() bool { return l.chance() <= 0 }
 
-// settled waits until it is known whether the lease may be counted on, for maxDoubt at most, and returns what Err does.
+// settled waits until it is known whether the lease may be counted on, for twice maxDoubt at most, and returns what Err does.
 func (l *Lease) settled() error {
 	for {
 		in, counted := l.look(l.c.now())

@@ -110,9 +110,9 @@ func TestEndOfItsStream(t *testing.T) {
 	}{
 		"end":                        {0, end, frozen, 0, maxDoubt},
 		"reset":                      {0, func(to *io.PipeWriter) { to.CloseWithError(io.ErrUnexpectedEOF) }, frozen, 0, maxDoubt},
-		"late":                       {0, replaced, frozen, 0, maxDoubt},
+		"late":                       {0, replaced, frozen, 0, 2 * maxDoubt},
 		"late, taken over":           {0, replaced, taken, ttl, 0},
-		"late, lingers":              {6 * time.Second, replaced, frozen, 0, maxDoubt},
+		"late, lingers":              {6 * time.Second, replaced, frozen, 0, 2 * maxDoubt},
 		"its gateway's store":        {0, func(to *io.PipeWriter) { tell(to, "lost", `{"code":"unavailable"}`); to.Close() }, frozen, 0, maxDoubt},
 		"taken over":                 {0, end, taken, ttl, 0},
 		"renewed, not taken over":    {0, end, renewedOnly, 0, maxDoubt},

@@ -256,16 +256,17 @@ func TestSetReplacedBesideTwice(t *testing.T) {
 // What came to nothing long ago says nothing of what comes later: not to a Lease that follows, nor together with what comes to nothing then.
 func TestLongAgoIsOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := scripted(t, 1, grants)
+		c := scripted(t, 1, nil)
 		defer c.Close()
-		older := must[*Lease](t)(c.Acquire(t.Context(), "a"))
+		older, to := attached(t, c, grants, time.Hour, Linger(time.Minute))
+		defer to.Close()
 		older.expects(5, 0)
 		time.Sleep(longestLate + time.Second)
 		if n, _ := older.mayReplace(); n > 0 {
 			t.Errorf("%d requests may come late to the next one", n)
 		}
 		older.expects(1, time.Second)
-		if n, linger := older.mayReplace(); n != 1 || linger != 0 {
+		if n, linger := older.mayReplace(); n != 1 || linger != time.Second {
 			t.Errorf("%d requests may come late, and leave it for %s", n, linger)
 		}
 	})

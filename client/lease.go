@@ -161,8 +161,8 @@ func (l *Lease) Context() context.Context { return l.ctx }
 
 // Err returns nil as long as the lease may be counted on, and then why not, as the cause
 // of Context. It looks at the clocks, so it knows at once when this process or its machine
-// has stood still: ask it right before a write. Of an Attached lease it may be ErrUnknown for 3 s before the
-// context ends, and then nil again: its connection has ended and it is taken over, or this process has stood still
+// has stood still: ask it right before a write. Of an Attached lease it may be ErrUnknown for 3 s, or 6 s, before the
+// context ends, and then nil again: its connection has ended, or was replaced, and it is taken over; or this process has stood still
 // and what the gateway has said meanwhile is read.
 func (l *Lease) Err() error {
 	if in, counted := l.look(l.c.now()); !counted && in > 0 {
