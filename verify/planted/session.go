@@ -98,8 +98,8 @@ func sessionBugs() []Bug {
 			Name: "client-loses-a-lease-to-itself", What: "a client takes its own request, that a gateway comes to late, for somebody else's",
 			Patches: []Patch{{
 				File: "client/attach.go",
-				Old:  "errors.Is(why, CodeReplaced) && !l.ownRequest():",
-				New:  "errors.Is(why, CodeReplaced) && (l != nil || !l.ownRequest()):",
+				Old:  "errors.Is(why, CodeReplaced) && !l.ownRequest(s):",
+				New:  "errors.Is(why, CodeReplaced) && (l != nil || !l.ownRequest(s)):",
 			}},
 			Package: "client", Test: "^TestReplacedByALateRequest$",
 		},
