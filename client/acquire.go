@@ -159,9 +159,9 @@ func StopEarly(d time.Duration) Option { return func(a *acquisition) { a.margin 
 // a Lease that is over.
 //
 // With Attached the new Lease has it, for the TTL of its grant: one that was attached before ends with CodeReplaced, in whatever process,
-// and so does any of this client with the lease id. But in the minute after a request for
-// a connection that its client had no answer to, that one takes this for that request, once for each, and the lease back: then the new one ends
-// with CodeReplaced. Where such an acquire fails after a gateway may have heard it, the end of its
+// and so does any of this client with the lease id. But in the minute after a request for a connection that its client had no answer to, that
+// one takes this for that request, once for each, and the lease back, and so it does at any time while it takes the lease over from a
+// connection of its own: then the new one ends with CodeReplaced. Where such an acquire fails after a gateway may have heard it, the end of its
 // stream releases what that had by then, and those of this client end as well. A Lease of another process that is not attached is
 // told nothing.
 //

@@ -7,7 +7,7 @@ import (
 
 const (
 	// maxDoubt bounds how long it is asked, or read, whether a lease is held on which its client does not
-	// count meanwhile, until its context is cancelled. See Lease.judge. It is what an answer may take, and enough for
+	// count meanwhile, until its context is cancelled; twice that after it was replaced. See Lease.judge. It is what an answer may take, and enough for
 	// the election of a cluster's new leader.
 	maxDoubt = answerTimeout
 
@@ -134,12 +134,15 @@ func (l *Lease) marginNow() time.Duration {
 // judge says whether the lease may be counted on, and in what time its context has to be cancelled, 0 or less:
 // now. These are two things while it can be known in a moment whether it is held, as that may be longer than this
 // client can count on: it has seen the end of the stream, and takes the lease over, or this process has stood
-// still, and what the stream has said meanwhile is to be read; or nobody has the lease yet, and it is renewed first. It has maxDoubt for that,
+// still, and what the stream has said meanwhile is to be read; or nobody has the lease yet, and it is renewed first. It has maxDoubt for that, or twice that,
 // and after the end of a stream no longer than it would have counted on the lease otherwise. The caller holds mu.
 func (l *Lease) judge(now instant) (in time.Duration, counted bool) {
 	asleep := now.since(l.looked) > longestLook
 	l.looked = now
-	left := l.remaining(now) - l.marginNow()
+	left, end := l.remaining(now)-l.marginNow(), l.cut()
+	if end != nil && l.hangs.cut.Load() == nil && l.hangs.taken.Load() == nil { // of another stream: who listens to this one does not know
+		l.detach()
+	}
 	if left > 0 {
 		l.woken = nil
 		return left, true
@@ -147,12 +150,10 @@ func (l *Lease) judge(now instant) (in time.Duration, counted bool) {
 	if since := l.unproven; since != nil && now.since(*since) < maxDoubt {
 		return maxDoubt - now.since(*since), false
 	}
-	if end := l.cut(); end != nil {
+	if end != nil {
 		patience := maxDoubt
 		if taken := l.hangs.taken.Load(); taken != nil { // an answer may have been waited for already when it was read, for maxDoubt at most
 			patience, end = 2*maxDoubt, taken
-		} else if l.hangs.cut.Load() == nil { // of another stream: who listens to this one does not know
-			l.detach()
 		}
 		return min(patience-now.since(*end), l.said().remaining(now)-l.marginNow()), false
 	}

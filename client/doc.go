@@ -18,7 +18,7 @@
 //
 // An exception is a lease of [Attached], which its gateway releases when it sees the end of
 // the connection, even where this process does not see it yet. From when this process sees it, [Lease.Err] is not
-// nil until the lease was taken over, for 3 s at most. So are leases that somebody else ends: by
+// nil until the lease was taken over, for a few seconds at most: see there. So are leases that somebody else ends: by
 // [Client.Break], or with their lease id.
 //
 // The context's cause tells lost from unknown. A gateway that says that the lease has

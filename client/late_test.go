@@ -101,7 +101,7 @@ func TestReplacedByATakeOverThatIsNotAnswered(t *testing.T) {
 
 // lateSet returns a lease of two names that hangs on its second stream, as the gateway of the first one has not answered when it was asked for
 // another: late is what that is to be told, and to what the second one is. grant grants one.
-func lateSet(t *testing.T, c *Client, streams chan *io.PipeWriter) (l *Lease, late, to *io.PipeWriter, grant func(*io.PipeWriter) *io.PipeWriter) {
+func lateSet(t *testing.T, c *Client, streams chan *io.PipeWriter, options ...Option) (l *Lease, late, to *io.PipeWriter, grant func(*io.PipeWriter) *io.PipeWriter) {
 	t.Helper()
 	id := NewLeaseID()
 	grant = func(to *io.PipeWriter) *io.PipeWriter {
@@ -110,7 +110,7 @@ func lateSet(t *testing.T, c *Client, streams chan *io.PipeWriter) (l *Lease, la
 	}
 	first := make(chan *io.PipeWriter, 1)
 	go func() { first <- grant(<-streams) }()
-	l = must[*Lease](t)(c.Acquire(t.Context(), "a", Also("b"), Attached(), LeaseID(id), TTL(20*time.Second)))
+	l = must[*Lease](t)(c.Acquire(t.Context(), "a", append(options, Also("b"), Attached(), LeaseID(id), TTL(20*time.Second))...))
 	(<-first).Close()
 	late = <-streams
 	to = grant(<-streams)
@@ -160,25 +160,39 @@ func TestSetReplacedBeside(t *testing.T) {
 	})
 }
 
-// A set hangs on a stream that lives; what was asked for before fails. It may have hung on that one: it is asked for again, and at once.
-func TestSetBesideALateFailure(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c, streams := streaming(t)
-		defer c.Close()
-		l, late, _, grant := lateSet(t, c, streams)
-		time.Sleep(time.Second)
-		late.CloseWithError(io.ErrUnexpectedEOF)
-		select {
-		case to := <-streams:
-			grant(to)
-		case <-l.Context().Done():
-			t.Fatalf("nothing is asked for: %v", context.Cause(l.Context()))
-		}
-		lives(t, l, 5*time.Second)
-		if err := l.Err(); err != nil {
-			t.Error(err)
-		}
-	})
+// A set hangs on a stream that lives, and may have hung on another one instead that is over: it is asked for again, at once, with Linger too.
+func TestSetBesideAnEnd(t *testing.T) {
+	for what, test := range map[string]struct {
+		linger  time.Duration
+		granted bool
+	}{
+		"asked for before, and fails":  {},
+		"granted late":                 {granted: true},
+		"granted late, and it lingers": {linger: 6 * time.Second, granted: true},
+	} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c, streams := streaming(t)
+				defer c.Close()
+				l, late, _, grant := lateSet(t, c, streams, Linger(test.linger))
+				if test.granted {
+					grant(late)
+				}
+				time.Sleep(time.Second)
+				late.CloseWithError(io.ErrUnexpectedEOF)
+				select {
+				case to := <-streams:
+					grant(to)
+				case <-l.Context().Done():
+					t.Fatalf("nothing is asked for: %v", context.Cause(l.Context()))
+				}
+				lives(t, l, 5*time.Second)
+				if err := l.Err(); err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
 }
 
 // What a request without Linger leaves is released by its end, whatever the Lease has that it replaces.
