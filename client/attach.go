@@ -52,6 +52,7 @@ type stream struct {
 
 	cut   atomic.Pointer[instant] // when its end was read, unless it was closed here, or what hung on it stays (kept); nil: not yet
 	taken atomic.Pointer[instant] // when it was read that a newer request has what hung on it; nil: it was not
+	mute  atomic.Bool             // it has missed an event: its gateway may have seen its end
 	kept  bool                    // its gateway has said that it lets go of nothing when this ends; the reader's
 	least time.Duration           // the shortest TTL with which its gateway may renew the lease; the lease's mu guards it
 	ahead time.Duration           // by how much the gateway's clock has been seen ahead since the request; the listener's
@@ -417,6 +418,9 @@ func (l *Lease) dismiss(s *stream, why error) {
 		if why != errShortened {
 			l.failed(why)
 		}
+		if why == errSilent {
+			s.mute.Store(true)
+		}
 		if why == errSilent || why == errShortened { // it may speak again, at last of having been replaced by this client
 			l.c.goes(func() { l.overhear(s) })
 		} else if !errors.Is(why, CodeReplaced) { // which is counted
@@ -437,7 +441,7 @@ func (l *Lease) rest(s *stream) {
 	l.mu.Unlock()
 	if pause > 0 {
 		none := l.attempts()
-		l.pause(none, min(jitter(pause), l.chance()/3))
+		l.pause(none, l.whileItLingers(min(jitter(pause), l.chance()/3)))
 		none.close()
 	}
 }
@@ -509,8 +513,8 @@ func (l *Lease) hearsEvent(s *stream, e event) error {
 		if err := json.Unmarshal(e.data, &m); err != nil || m.Name == "" {
 			return errNoGateway
 		}
-		if !l.drop(m.Name) && slices.Contains(l.held(), m.Name) {
-			return &Error{Code: CodeLeaseLost, Reason: ReasonReleased, Name: m.Name, Detail: "the last of the names was released"}
+		if !l.dropReleased(m.Name) && slices.Contains(l.held(), m.Name) {
+			return &Error{Code: CodeLeaseLost, Reason: ReasonReleased, Name: m.Name, Detail: "it was the last of the names, or the end of a connection may have released it"}
 		}
 	case "draining", "lost":
 		return e.problem()

@@ -234,9 +234,31 @@ func (l *Lease) fewerThan(names int, err error) bool {
 	return refusal(err).Reason == ReasonReleased && len(l.held()) < names
 }
 
-// dropLost drops the name that a refused renewal of several found released, and reports whether
-// others are left: of those that are lost the reason is of the first.
+// dropReleased drops a name that was released, but not by this client: it drops what it releases before it asks. It reports whether others are
+// left, and no end of a stream may have released this one: that would be a loss, of all.
+func (l *Lease) dropReleased(name string) bool {
+	l.mu.Lock()
+	ended := l.mayBeReleased()
+	l.mu.Unlock()
+	return !ended && l.drop(name)
+}
+
+// mayBeReleased reports whether a stream of the lease may have ended whose gateway keeps nothing after that. Gateways release one name
+// after the other then. The caller holds mu.
+func (l *Lease) mayBeReleased() bool {
+	if l.hangs == nil {
+		return false
+	}
+	now := l.c.now()
+	if end := l.cut(); end != nil {
+		return l.keptAfter(*end) == 0
+	}
+	return (l.hangs.mute.Load() || l.mayBeLate(now)) && l.keptAfter(now) == 0
+}
+
+// dropLost drops the name that a refused renewal of several found released, as dropReleased does: of those that are lost the reason is of the
+// first.
 func (l *Lease) dropLost(err error) bool {
 	e := refusal(err)
-	return l.claim.stream && e.Reason == ReasonReleased && len(e.Lost) > 0 && l.drop(e.Lost[0])
+	return l.claim.stream && e.Reason == ReasonReleased && len(e.Lost) > 0 && l.dropReleased(e.Lost[0])
 }

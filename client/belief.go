@@ -74,16 +74,21 @@ func (s *stream) told(g granted, read instant) news {
 func (l *Lease) remaining(now instant) time.Duration {
 	n := l.said()
 	if end := l.cut(); end != nil {
-		linger := l.linger
-		switch {
-		case l.hangs.taken.Load() != nil: // by what may have none
-			linger = 0
-		case l.mayBeLate(*end):
-			linger = l.lingerLate
-		}
-		n.left = min(n.left, linger-n.quiet)
+		n.left = min(n.left, l.keptAfter(*end)-n.quiet)
 	}
 	return n.remaining(now)
+}
+
+// keptAfter returns for how long a gateway keeps the lease at least that has seen the end of a stream of it, which this client read then. The
+// caller holds mu, and the lease hangs on one.
+func (l *Lease) keptAfter(end instant) time.Duration {
+	switch {
+	case l.hangs.taken.Load() != nil: // by what may have no Linger
+		return 0
+	case l.mayBeLate(end):
+		return l.lingerLate
+	}
+	return l.linger
 }
 
 // said returns the newest that was said, as far as it can be counted on whatever is carried out late. The caller holds mu.

@@ -360,10 +360,21 @@ func (l *Lease) sentAt() instant {
 func (l *Lease) dueAfter() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.cut() != nil && l.linger > 0 {
-		return min(l.due, l.news.at+max(l.linger/3, minBackoff))
+	if end := l.cut(); end != nil && l.keptAfter(*end) > 0 {
+		return min(l.due, l.news.at+max(l.keptAfter(*end)/3, minBackoff))
 	}
 	return min(l.due, l.news.at+l.said().left/3)
+}
+
+// whileItLingers bounds how long is waited until a lease is asked for once more that its gateway keeps for Linger only.
+func (l *Lease) whileItLingers(wait time.Duration) time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	end := l.cut()
+	if end == nil || l.c.now().since(*end) >= l.keptAfter(*end) {
+		return wait
+	}
+	return min(wait, max(l.keptAfter(*end)/3, minBackoff))
 }
 
 // share returns how long the answer to a renewal is waited for until another one is sent beside it: a
@@ -371,9 +382,9 @@ func (l *Lease) dueAfter() time.Duration {
 func (l *Lease) share() time.Duration {
 	in, counted := l.look(l.c.now())
 	if !counted {
-		return max(in/2, 20*time.Millisecond)
+		return l.whileItLingers(max(in/2, 20*time.Millisecond))
 	}
-	return min(max(in/3, 20*time.Millisecond), answerTimeout)
+	return l.whileItLingers(min(max(in/3, 20*time.Millisecond), answerTimeout))
 }
 
 // renewOnce asks until a gateway has renewed the lease or it is over.
@@ -391,7 +402,7 @@ func (l *Lease) renewOnce(t *attempts) error {
 			if l.next != nil { // its gateway renews the lease
 				return nil
 			}
-			if one, _ = t.next(min(retry.after(toRenew, err), max(l.chance()/3, minBackoff/5)), nil); l.ended() {
+			if one, _ = t.next(l.whileItLingers(min(retry.after(toRenew, err), max(l.chance()/3, minBackoff/5))), nil); l.ended() {
 				return err
 			}
 		}
@@ -416,7 +427,7 @@ func (l *Lease) hears(t *attempts, one *attempt) bool {
 		one.call.gone(false)
 		t.supersede(one)
 		return true
-	case l.fewerThan(one.names, one.err) || l.dropLost(one.err):
+	case l.dropLost(one.err) || l.fewerThan(one.names, one.err): // in this order: its stream may say the same, and drops it, too
 	default:
 		l.finish(one.err)
 	}

@@ -214,7 +214,8 @@ func (l *Lease) isLost(names []string, err error) {
 	if len(names) > 1 {
 		names = e.Lost
 	}
-	if share(names, l.held()) && !(e.Reason == ReasonReleased && l.claim.stream && l.drop(names[0])) {
+	dropped := len(names) > 0 && e.Reason == ReasonReleased && l.claim.stream && l.dropReleased(names[0])
+	if !dropped && share(names, l.held()) {
 		l.finish(err)
 	}
 }

@@ -288,12 +288,17 @@ func lives(t *testing.T, l *Lease, d time.Duration) {
 }
 
 // A name that is released by itself is no loss of the others, whoever released it and whatever the
-// stream says meanwhile; that the last one is, is. A name that is broken ends them all.
+// stream says meanwhile; that the last one is, is. A name that is broken ends them all. So does, without Linger, one that others release
+// while the stream may have ended, for its end may have released it.
 func TestReleasedByName(t *testing.T) {
 	states := map[string]func(t *testing.T, c *Client, k *keeper, l *Lease) (after func()){
 		"on a stream": func(*testing.T, *Client, *keeper, *Lease) func() { return func() {} },
 		"silent":      func(_ *testing.T, _ *Client, k *keeper, _ *Lease) func() { k.harm(fallSilent); return func() {} },
-		"broken off":  func(_ *testing.T, _ *Client, k *keeper, _ *Lease) func() { k.harm(breakOff); return func() {} },
+		"taken over": func(_ *testing.T, _ *Client, k *keeper, _ *Lease) func() {
+			k.harm(breakOff)
+			synctest.Wait()
+			return func() {}
+		},
 		"being taken over": func(_ *testing.T, _ *Client, k *keeper, _ *Lease) func() {
 			thaw := k.freeze(http.MethodPost)
 			k.harm(breakOff)
@@ -333,10 +338,15 @@ func TestReleasedByName(t *testing.T) {
 			return nil
 		},
 	}
+	mayHaveEnded := []string{"silent", "being taken over", "being taken over from silence"}
 	for state, reach := range states {
 		for who, end := range releases {
-			for _, last := range []bool{false, true} {
-				t.Run(fmt.Sprintf("%s/%s/%t", state, who, last), func(t *testing.T) {
+			for _, of := range []struct {
+				last   bool
+				linger time.Duration
+			}{{}, {linger: 9 * time.Second}, {last: true}} {
+				last, maybeLost := of.last, of.linger == 0 && who == "another client" && slices.Contains(mayHaveEnded, state)
+				t.Run(fmt.Sprintf("%s/%s/%t/%s", state, who, last, of.linger), func(t *testing.T) {
 					synctest.Test(t, func(t *testing.T) {
 						c, k := keep(t, 9*time.Second)
 						defer c.Close()
@@ -347,13 +357,13 @@ func TestReleasedByName(t *testing.T) {
 						if who == "who breaks it" {
 							names, reason = names[:1], ReasonBroken
 						}
-						l := must[*Lease](t)(c.Acquire(t.Context(), "c", Also("a", "d", "b"), Attached()))
+						l := must[*Lease](t)(c.Acquire(t.Context(), "c", Also("a", "d", "b"), Attached(), Linger(of.linger)))
 						after := reach(t, c, k, l)
 						if err := end(c, k, l, names...); err != nil {
 							t.Fatal(err)
 						}
 						after()
-						if !last && reason == ReasonReleased {
+						if !last && !maybeLost && reason == ReasonReleased {
 							lives(t, l, time.Minute)
 							if left := l.Grants(); len(left) != 2 || left[0].Name != "c" || left[1].Name != "b" {
 								t.Errorf("it has %+v", left)
@@ -364,7 +374,10 @@ func TestReleasedByName(t *testing.T) {
 							return
 						}
 						begun := time.Now()
-						<-l.Context().Done()
+						select {
+						case <-l.Context().Done():
+						case <-time.After(time.Minute):
+						}
 						err := context.Cause(l.Context())
 						if e := refusal(err); who == "the same client" && err != ErrReleased || who != "the same client" && (e == nil || e.Code != CodeLeaseLost || e.Reason != reason) {
 							t.Errorf("it has ended: %v", err)
@@ -380,6 +393,41 @@ func TestReleasedByName(t *testing.T) {
 					})
 				})
 			}
+		}
+	}
+}
+
+// A lease that its gateway keeps for Linger only is asked for in that time more than once: though no answer comes, and though streams
+// that are granted end at once.
+func TestAsksWhileItLingers(t *testing.T) {
+	const linger = 900 * time.Millisecond
+	for _, names := range [][]string{{"a"}, {"a", "b"}} {
+		for what, harm := range map[string]func(k *keeper){
+			"no answer":     func(k *keeper) { k.freeze(http.MethodPost) },
+			"brief streams": func(k *keeper) { k.brief = 20 },
+		} {
+			t.Run(fmt.Sprint(what, names), func(t *testing.T) {
+				if what == "brief streams" && len(names) == 1 {
+					return // it is taken over without one
+				}
+				synctest.Test(t, func(t *testing.T) {
+					c, k := keep(t, 9*time.Second)
+					defer c.Close()
+					must[*Lease](t)(c.Acquire(t.Context(), names[0], Also(names[1:]...), Attached(), Linger(linger)))
+					harm(k)
+					k.harm(breakOff)
+					for range 2 {
+						before := k.count(http.MethodPost)
+						sleep(t.Context(), linger)
+						if n := k.count(http.MethodPost) - before; n < 3 {
+							t.Errorf("it is asked for %d times in %s", n, linger)
+						}
+						if what == "no answer" {
+							return // it is over by then
+						}
+					}
+				})
+			})
 		}
 	}
 }

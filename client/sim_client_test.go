@@ -272,14 +272,18 @@ func (b *belief) ends() {
 	c.awake(context.Background())
 	c.sim.note("client %d releases %s, which is %v", c.n, l.Public(), l.Err())
 	b.lets()
-	b.isReleased()
+	b.isReleased(l.held()...)
 	b.left(l.Release(c.sim.ctx))
 }
 
-// isReleased is called before a release with the lease id is asked for.
-func (b *belief) isReleased() {
+// isReleased is called before a release of names with the lease id is asked for.
+func (b *belief) isReleased(names ...string) {
 	b.releases.turn <- struct{}{}
 	b.releases.asked = true
+	j := &b.sim.judge
+	j.mu.Lock()
+	b.releases.names = append(b.releases.names, names...)
+	j.mu.Unlock()
 	<-b.releases.turn
 }
 
@@ -312,14 +316,14 @@ func (b *belief) call(call *simCall) {
 		left, err := c.Change(ctx, l.ID(), Change{TTL: call.ttl, Labels: Labels{Owner: "another"}}, names...)
 		b.renewed(call.ttl, left, err)
 	case simRelease:
-		b.isReleased()
+		b.isReleased(names...)
 		b.released(c.Release(ctx, l.ID(), names...))
 	case simFind:
 		if len(names) == len(call.found.names) { // else one is released already, and would be asked for anew
 			b.finds(call.found)
 		}
 	case simReleaseOne:
-		b.isReleased()
+		b.isReleased(names[0])
 		if len(names) == 1 { // the others are released already
 			b.released(c.Release(ctx, l.ID(), names[0]))
 			return

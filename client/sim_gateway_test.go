@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"log/slog"
+	"math/rand/v2"
 	"net/http"
 	"sync"
 	"time"
@@ -18,9 +19,10 @@ type simGateway struct {
 	sim *simulation
 	n   int
 
-	mu  sync.Mutex
-	run *simRun // nil while it does not run
-	off simReach
+	mu   sync.Mutex
+	run  *simRun // nil while it does not run
+	off  simReach
+	lags time.Duration // the longest that the store took for anything
 }
 
 // simRun is one run of a gateway: the real handler, sessions and watchdog, on the model.
@@ -93,6 +95,27 @@ func (g *simGateway) kill(silent bool) {
 		run.listener.Close()
 		run.server.Close()
 		run.dog.Stop()
+	})
+}
+
+// lag has what the gateway asks of the store take so long at most; 0: no time.
+func (g *simGateway) lag(dice *rand.Rand, most time.Duration) {
+	g.mu.Lock()
+	run := g.run
+	g.lags = max(g.lags, most)
+	g.mu.Unlock()
+	if run == nil {
+		return
+	}
+	var mu sync.Mutex
+	run.wire.Set(func(w *fencingtest.Wire) {
+		if w.Late = nil; most > 0 {
+			w.Late = func(string) time.Duration {
+				mu.Lock()
+				defer mu.Unlock()
+				return time.Duration(dice.Int64N(int64(most)))
+			}
+		}
 	})
 }
 

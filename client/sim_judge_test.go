@@ -72,6 +72,7 @@ type belief struct {
 	client *simClient
 	hold   *simHold
 	l      *Lease
+	grants []Grant // at first
 	asked  time.Time
 	ttl    time.Duration // the longest that it was asked for
 	latest time.Duration // that it was asked for last
@@ -86,11 +87,12 @@ type belief struct {
 type simReleases struct {
 	turn  chan struct{} // of one at a time
 	asked bool
+	names []string // of which one is asked for; the mutex of the judge guards it
 }
 
 // believes has the judge look at a lease.
 func (s *simulation) believes(c *simClient, h *simHold, l *Lease, asked time.Time) *belief {
-	b := &belief{sim: s, client: c, hold: h, l: l, asked: asked, ttl: h.ttl, latest: h.ttl, called: time.Now(), guilty: map[string]bool{}, releases: &simReleases{turn: make(chan struct{}, 1)}}
+	b := &belief{sim: s, client: c, hold: h, l: l, grants: l.Grants(), asked: asked, ttl: h.ttl, latest: h.ttl, called: time.Now(), guilty: map[string]bool{}, releases: &simReleases{turn: make(chan struct{}, 1)}}
 	j := &s.judge
 	j.mu.Lock()
 	j.beliefs[b] = true
@@ -152,9 +154,9 @@ func (s *simulation) look() (contradicted bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	for b := range j.beliefs {
-		for _, g := range b.l.Grants() {
+		for _, g := range b.grants {
 			last := j.last[g.Name]
-			if last.token <= g.Token || b.l.Context().Err() != nil {
+			if slices.Contains(b.releases.names, g.Name) || last.token <= g.Token || b.l.Context().Err() != nil {
 				continue
 			}
 			contradicted = true

@@ -201,11 +201,14 @@ func (c *simConn) isReplaced() (said, read time.Time) {
 	return c.said, c.told
 }
 
-// carriedOut returns when the gateway read something last.
+// carriedOut returns when what the gateway read last was carried out, at the latest: it asks the store twice.
 func (c *simConn) carriedOut() time.Time {
+	c.gateway.mu.Lock()
+	lags := c.gateway.lags
+	c.gateway.mu.Unlock()
 	c.net.mu.Lock()
 	defer c.net.mu.Unlock()
-	return c.carried
+	return c.carried.Add(2 * lags)
 }
 
 // isOfReplaced reports whether what is written or read says that another request has the lease.

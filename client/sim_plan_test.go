@@ -31,11 +31,11 @@ type simKind struct {
 var simKinds = []simKind{
 	{name: "calm", calls: true},
 	{name: "clocks", skew: true, troubles: []simTroubleKind{simFreeze, simStop, simCut, simVanish, simKill}, often: 5 * time.Second},
-	{name: "cuts", troubles: []simTroubleKind{simCut, simCut, simVanish, simMute, simDrop}, often: 2 * time.Second},
-	{name: "gateways", troubles: []simTroubleKind{simKill, simDrain, simCut, simDrop}, often: 3 * time.Second},
+	{name: "cuts", troubles: []simTroubleKind{simCut, simCut, simVanish, simMute, simDrop, simLag}, often: 2 * time.Second},
+	{name: "gateways", troubles: []simTroubleKind{simKill, simDrain, simCut, simDrop, simLag, simLag}, often: 3 * time.Second},
 	{name: "slow", calls: true, troubles: []simTroubleKind{simSlow, simSlow, simMute, simCut}, often: 2 * time.Second},
-	{name: "beside", calls: true, beside: true, troubles: []simTroubleKind{simSlow, simSlow, simVanish, simMute, simCut, simDrop}, often: time.Second},
-	{name: "everything", skew: true, calls: true, troubles: []simTroubleKind{simFreeze, simStop, simCut, simVanish, simMute, simSlow, simKill, simDrain, simDrop}, often: 2 * time.Second},
+	{name: "beside", calls: true, beside: true, troubles: []simTroubleKind{simSlow, simSlow, simVanish, simMute, simCut, simDrop, simLag}, often: time.Second},
+	{name: "everything", skew: true, calls: true, troubles: []simTroubleKind{simFreeze, simStop, simCut, simVanish, simMute, simSlow, simKill, simDrain, simDrop, simLag}, often: 2 * time.Second},
 }
 
 // simScript is what one client does.
@@ -101,6 +101,7 @@ const (
 	simDrop                         // a proxy drops every other request of a client at once, and passes it on late
 	simKill                         // a gateway ends at once, or its machine
 	simDrain                        // a gateway is shut down
+	simLag                          // what a gateway asks of the store takes long, each by itself
 )
 
 // simTrouble befalls a client or a gateway.
@@ -115,7 +116,7 @@ type simTrouble struct {
 }
 
 func (k simTroubleKind) String() string {
-	return [...]string{"freeze", "stop", "cut", "vanish", "mute", "slow", "drop", "kill", "drain"}[k]
+	return [...]string{"freeze", "stop", "cut", "vanish", "mute", "slow", "drop", "kill", "drain", "lag"}[k]
 }
 
 func (t simTrouble) String() string {

@@ -208,6 +208,10 @@ func (s *simulation) befall(t simTrouble) {
 		n.set(func(n *simNet) { n.drops = true })
 		lasts()
 		n.set(func(n *simNet) { n.drops = false })
+	case simLag:
+		gateway.lag(s.dice("lag", t.at), t.lasts/8)
+		lasts()
+		gateway.lag(nil, 0)
 	case simKill, simDrain:
 		if t.what == simKill {
 			gateway.kill(t.silent)

@@ -89,7 +89,7 @@ func sessionBugs() []Bug {
 			Name: "client-loses-a-session-for-a-name", What: "a client drops all names of a session when one of them was released",
 			Patches: []Patch{{
 				File: "client/attach_set.go",
-				Old:  "return l.claim.stream && e.Reason == ReasonReleased && len(e.Lost) > 0 && l.drop(e.Lost[0])",
+				Old:  "return l.claim.stream && e.Reason == ReasonReleased && len(e.Lost) > 0 && l.dropReleased(e.Lost[0])",
 				New:  "return e == nil && l.claim.stream",
 			}},
 			Package: "client", Test: "^TestReleasedByName",
