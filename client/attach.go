@@ -52,7 +52,7 @@ type stream struct {
 
 	cut   atomic.Pointer[instant] // when its end was read, unless it was closed here, or what hung on it stays (kept); nil: not yet
 	taken atomic.Pointer[instant] // when it was read that a newer request has what hung on it; nil: it was not
-	mute  atomic.Bool             // it has missed an event: its gateway may have seen its end
+	mute  atomic.Bool             // nothing is heard from it any more: its gateway may have seen its end, or soon
 	kept  bool                    // its gateway has said that it lets go of nothing when this ends; the reader's
 	least time.Duration           // the shortest TTL with which its gateway may renew the lease; the lease's mu guards it
 	ahead time.Duration           // by how much the gateway's clock has been seen ahead since the request; the listener's
@@ -418,7 +418,7 @@ func (l *Lease) dismiss(s *stream, why error) {
 		if why != errShortened {
 			l.failed(why)
 		}
-		if why == errSilent {
+		if why != errShortened && !errors.Is(why, CodeDraining) && !errors.Is(why, CodeReplaced) {
 			s.mute.Store(true)
 		}
 		if why == errSilent || why == errShortened { // it may speak again, at last of having been replaced by this client
@@ -441,7 +441,7 @@ func (l *Lease) rest(s *stream) {
 	l.mu.Unlock()
 	if pause > 0 {
 		none := l.attempts()
-		l.pause(none, l.whileItLingers(min(jitter(pause), l.chance()/3)))
+		l.pause(none, jitter(l.whileItLingers(min(pause, l.chance()/3))))
 		none.close()
 	}
 }

@@ -253,7 +253,8 @@ func (l *Lease) mayBeReleased() bool {
 	if end := l.cut(); end != nil {
 		return l.keptAfter(*end) == 0
 	}
-	return (l.hangs.mute.Load() || l.mayBeLate(now)) && l.keptAfter(now) == 0
+	doubtful := l.hangs.mute.Load() || l.hangs.taken.Load() != nil || len(l.asked) > l.used || l.mayBeLate(now)
+	return doubtful && l.keptAfter(now) == 0
 }
 
 // dropLost drops the name that a refused renewal of several found released, as dropReleased does: of those that are lost the reason is of the

@@ -366,7 +366,7 @@ func (l *Lease) dueAfter() time.Duration {
 	return min(l.due, l.news.at+l.said().left/3)
 }
 
-// whileItLingers bounds how long is waited until a lease is asked for once more that its gateway keeps for Linger only.
+// whileItLingers bounds a wait between two requests for the lease. After the end of its stream the lease is kept for Linger only, so it is a third of that then.
 func (l *Lease) whileItLingers(wait time.Duration) time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -378,7 +378,7 @@ func (l *Lease) whileItLingers(wait time.Duration) time.Duration {
 }
 
 // share returns how long the answer to a renewal is waited for until another one is sent beside it: a
-// third of what is left, so that others have a chance; half of maxDoubt.
+// third of what is left, so that others have a chance; half of maxDoubt; and see whileItLingers.
 func (l *Lease) share() time.Duration {
 	in, counted := l.look(l.c.now())
 	if !counted {

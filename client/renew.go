@@ -205,7 +205,7 @@ func (l *Lease) changed(one *changing, sets, refused bool, names []string, g gra
 }
 
 // isLost ends the lease if a renewal of names by its lease id, which began when it had it, was refused for the loss of one that it has. One of
-// several that was released is no loss of the others.
+// several that was released is no loss of the others, but for what dropReleased says.
 func (l *Lease) isLost(names []string, err error) {
 	if !errors.Is(err, CodeLeaseLost) {
 		return

@@ -187,7 +187,7 @@ func (c *simClient) hold(h *simHold) {
 	if h.again > 0 {
 		b = c.acquireTwice(h)
 	} else {
-		b = c.acquire(h, Wait(h.wait))
+		b = c.acquire(h, newSimReleases(), Wait(h.wait))
 	}
 	if b == nil {
 		return
@@ -210,7 +210,7 @@ func (c *simClient) hold(h *simHold) {
 func (c *simClient) acquireTwice(h *simHold) *belief {
 	first := *h
 	first.attached, first.linger = false, 0
-	b := c.acquire(&first, Wait(h.wait), NotRenewed())
+	b := c.acquire(&first, newSimReleases(), Wait(h.wait), NotRenewed())
 	if b == nil {
 		return nil
 	}
@@ -218,7 +218,7 @@ func (c *simClient) acquireTwice(h *simHold) *belief {
 	advance(max(0, b.l.Remaining()-h.again))
 	c.awake(c.sim.ctx)
 	left := b.l.Remaining()
-	found := c.acquire(h, Wait(0), LeaseID(b.l.ID()))
+	found := c.acquire(h, newSimReleases(), Wait(0), LeaseID(b.l.ID()))
 	switch {
 	case !c.sim.goesOn():
 	case c.sim.plan.kind.name != "calm":
@@ -236,7 +236,7 @@ func (c *simClient) acquireTwice(h *simHold) *belief {
 }
 
 // acquire asks for a lease; nil: it was not granted.
-func (c *simClient) acquire(h *simHold, further ...Option) *belief {
+func (c *simClient) acquire(h *simHold, releases *simReleases, further ...Option) *belief {
 	options := append(further, TTL(h.ttl))
 	if h.attached {
 		options = append(options, Attached())
@@ -260,7 +260,7 @@ func (c *simClient) acquire(h *simHold, further ...Option) *belief {
 		return nil
 	}
 	c.sim.note("client %d has %s: %v", c.n, l.Public(), h)
-	return c.sim.believes(c, h, l, asked)
+	return c.sim.believes(c, h, l, asked, releases)
 }
 
 // ends has the lease for the rest of its time, and releases it.
@@ -342,9 +342,7 @@ func (b *belief) finds(h *simHold) {
 	b.releases.turn <- struct{}{}
 	var other *belief
 	if !b.releases.asked {
-		if other = b.client.acquire(&asks, Wait(0), LeaseID(b.l.ID())); other != nil {
-			other.releases = b.releases
-		}
+		other = b.client.acquire(&asks, b.releases, Wait(0), LeaseID(b.l.ID()))
 	}
 	<-b.releases.turn
 	if other != nil {

@@ -90,9 +90,11 @@ type simReleases struct {
 	names []string // of which one is asked for; the mutex of the judge guards it
 }
 
+func newSimReleases() *simReleases { return &simReleases{turn: make(chan struct{}, 1)} }
+
 // believes has the judge look at a lease.
-func (s *simulation) believes(c *simClient, h *simHold, l *Lease, asked time.Time) *belief {
-	b := &belief{sim: s, client: c, hold: h, l: l, grants: l.Grants(), asked: asked, ttl: h.ttl, latest: h.ttl, called: time.Now(), guilty: map[string]bool{}, releases: &simReleases{turn: make(chan struct{}, 1)}}
+func (s *simulation) believes(c *simClient, h *simHold, l *Lease, asked time.Time, releases *simReleases) *belief {
+	b := &belief{sim: s, client: c, hold: h, l: l, grants: l.Grants(), asked: asked, ttl: h.ttl, latest: h.ttl, called: time.Now(), guilty: map[string]bool{}, releases: releases}
 	j := &s.judge
 	j.mu.Lock()
 	j.beliefs[b] = true
@@ -154,9 +156,10 @@ func (s *simulation) look() (contradicted bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	for b := range j.beliefs {
+		has := b.l.held()
 		for _, g := range b.grants {
 			last := j.last[g.Name]
-			if slices.Contains(b.releases.names, g.Name) || last.token <= g.Token || b.l.Context().Err() != nil {
+			if slices.Contains(b.releases.names, g.Name) && !slices.Contains(has, g.Name) || last.token <= g.Token || b.l.Context().Err() != nil {
 				continue
 			}
 			contradicted = true
