@@ -237,11 +237,13 @@ func TestMariaDBSettings(t *testing.T) {
 				})
 			}
 			row.try(t, server, url)
-			if err := connect(t, url).(*mysqlConn).ask(t.Context(), "select @@max_statement_time = 0", nil, func(is []driver.Value) error {
-				if number(is[0]) != 1 {
-					t.Error("statements are cut off after some time")
-				}
-				return nil
+			if err := untilAnswered(t, func() error {
+				return connect(t, url).(*mysqlConn).ask(t.Context(), "select @@max_statement_time = 0", nil, func(is []driver.Value) error {
+					if number(is[0]) != 1 {
+						t.Error("statements are cut off after some time")
+					}
+					return nil
+				})
 			}); err != nil {
 				t.Error(err)
 			}
