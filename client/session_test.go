@@ -529,6 +529,29 @@ func TestDropsOnlyWhatItHas(t *testing.T) {
 	}
 }
 
+// A name that others released is a loss in each kind of doubt whether a stream has ended, unless its gateway keeps the lease for Linger then. What
+// has replaced a stream may have none.
+func TestDropsNothingInDoubt(t *testing.T) {
+	now := instant{t: time.Now(), boot: time.Hour}
+	for what, doubt := range map[string]func(l *Lease){
+		"none":                      func(*Lease) {},
+		"its stream has ended":      func(l *Lease) { l.hangs.cut.Store(&now) },
+		"its stream says nothing":   func(l *Lease) { l.hangs.mute.Store(true) },
+		"it was replaced":           func(l *Lease) { l.hangs.taken.Store(&now) },
+		"a request has no answer":   func(l *Lease) { l.asked = []*attempt{{}} },
+		"a request came to nothing": func(l *Lease) { l.doubted, l.doubtedAt = 1, now },
+	} {
+		for _, linger := range []time.Duration{0, time.Second} {
+			l := &Lease{c: &Client{now: func() instant { return now }}, names: []string{"a", "b"}, claim: call{stream: true}, hangs: &stream{}, linger: linger, lingerLate: linger}
+			doubt(l)
+			want := what == "none" || linger > 0 && what != "it was replaced"
+			if got := l.dropReleased("a"); got != want {
+				t.Errorf("%s, with Linger of %s: it is dropped: %t", what, linger, got)
+			}
+		}
+	}
+}
+
 // A request that its gateway comes to late, when another one was granted the lease, takes nothing
 // from its client: not the first one, nor one for another stream, and not time and again.
 func TestReplacedByALateRequest(t *testing.T) {
