@@ -116,10 +116,11 @@ func LockDelay(d time.Duration) Option { return func(a *acquisition) { a.LockDel
 // from the last event, a third of the TTL ago at most, so that the
 // lease outlives a restart.
 //
-// A request for a connection that this client had no answer to may come to its gateway late, and its end, which this client does not see, may
-// release the lease. So for a minute after such a request the word that the connection was replaced counts as its end, too; and at any time
-// where it comes while this client takes the lease over, and has no answer 100 ms later. The context then goes on for 6 s at most, also with
-// Linger, for what has replaced it may have none.
+// A request for a connection that this client had no answer to may come to its gateway late, and its end, which this
+// client does not see, may release the lease. So for a minute after such a request the word that the connection was
+// replaced counts as its end, too; and at any time where it comes while this client takes the lease over, and has no
+// answer 100 ms later. The context then goes on for 6 s at most, also with Linger, for what has replaced it may have
+// none.
 //
 // Of several names (Also) all have one fate: when one is lost the context ends, and Error.Name of its cause says which,
 // where that is known. The others are kept until Release, or their TTL's end, for the work to stop. When the connection
@@ -129,13 +130,13 @@ func LockDelay(d time.Duration) Option { return func(a *acquisition) { a.LockDel
 // after an event was missed, and in the minute after a request for a connection that this client had no answer to.
 // CodeUnsupportedByStore at a quorum.
 //
-// Where something between the two fails so that only the gateway sees the connection end,
-// it releases the lease while the context lives on. The client asks when it misses an
-// event of the gateway's, which is 3/8 of the TTL after the last one (for TTLs below 2.4 s
-// a third of it and 100 ms), and has an answer within 3 s or goes on asking until the
-// context's end is due. No deadline of the client's can be sooner than that release: the gateway may
-// see the end right after its last event. Where a gateway comes late to a request, and the lease hangs on no connection any more, nobody
-// tells this client: it learns of the release with its next renewal, a third of the TTL later, and 3 s, at most. Fence the writes, or do without Attached where that is too long.
+// Where something between the two fails so that only the gateway sees the connection end, it releases the lease while
+// the context lives on. The client asks when it misses an event of the gateway's, which is 3/8 of the TTL after the
+// last one (for TTLs below 2.4 s a third of it and 100 ms), and has an answer within 3 s or goes on asking until the
+// context's end is due. No deadline of the client's can be sooner than that release: the gateway may see the end right
+// after its last event. Where a gateway comes late to a request, and the lease hangs on no connection any more, nobody
+// tells this client: it learns of the release with its next renewal, a third of the TTL later, and 3 s, at most. Fence
+// the writes, or do without Attached where that is too long.
 func Attached() Option { return func(a *acquisition) { a.attached = true } }
 
 // Linger has the gateway keep an attached lease for so long after its connection has ended, at most the
@@ -153,23 +154,23 @@ func NotRenewed() Option { return func(a *acquisition) { a.unkept = true } }
 // second at most.
 func StopEarly(d time.Duration) Option { return func(a *acquisition) { a.margin = d } }
 
-// LeaseID is the lease id to acquire with, of the form of NewLeaseID, for those who have
-// to find their lease again: with one that holds the names already, that lease is
-// returned, with the same token, whatever owner it has unless Owner names another one
-// (CodeConflict). An acquire that fails then releases nothing. Where less than a third of the TTL is left it is returned once it was renewed,
-// for which an acquire waits for 3 s at most, unless NotRenewed says that nobody does; with Attached where it might be over before the gateway
-// of its stream has renewed it, for 3 s or until that is due. Without a stream, a Client.Release meanwhile leaves
-// a Lease that is over.
+// LeaseID is the lease id to acquire with, of the form of NewLeaseID, for those who have to find their lease again:
+// with one that holds the names already, that lease is returned, with the same token, whatever owner it has unless
+// Owner names another one (CodeConflict). An acquire that fails then releases nothing. Where less than a third of the
+// TTL is left it is returned once it was renewed, for which an acquire waits for 3 s at most, unless NotRenewed says
+// that nobody does; with Attached where it might be over before the gateway of its stream has renewed it, for 3 s or
+// until that is due. Without a stream, a Client.Release meanwhile leaves a Lease that is over.
 //
-// With Attached the new Lease has it, for the TTL of its grant: one that was attached before ends with CodeReplaced, in whatever process,
-// and so does any of this client with the lease id. But in the minute after a request for a connection that its client had no answer to, that
-// one takes this for that request, once for each, and the lease back, and so it does at any time while it takes the lease over from a
-// connection of its own: then the new one ends with CodeReplaced. Where such an acquire fails after a gateway may have heard it, the end of its
-// stream releases what that had by then, and those of this client end as well. A Lease of another process that is not attached is
-// told nothing.
+// With Attached the new Lease has it, for the TTL of its grant: one that was attached before ends with CodeReplaced, in
+// whatever process, and so does any of this client with the lease id. But in the minute after a request for a
+// connection that its client had no answer to, that one takes this for that request, once for each, and the lease back,
+// and so it does at any time while it takes the lease over from a connection of its own: then the new one ends with
+// CodeReplaced. Where such an acquire fails after a gateway may have heard it, the end of its stream releases what that
+// had by then, and those of this client end as well. A Lease of another process that is not attached is told nothing.
 //
-// Don't acquire with a lease id for which a release was asked, whatever came of that: it may be carried out late, and end the new Lease
-// unseen. Nor with that of a Lease that is over, and of which a Renew was not answered: that may shorten the new one.
+// Don't acquire with a lease id for which a release was asked, whatever came of that: it may be carried out late, and
+// end the new Lease unseen. Nor with that of a Lease that is over, and of which a Renew was not answered: that may
+// shorten the new one.
 func LeaseID(id string) Option { return func(a *acquisition) { a.leaseID, a.found = id, true } }
 
 // OnLeaseID calls f with the public part of the lease id before it is first asked with, so
@@ -183,18 +184,18 @@ func OnLeaseID(f func(public string)) Option { return func(a *acquisition) { a.a
 // Close waits, and must not call Close. The lease's context is not ended by it: see Lease.Notice.
 func OnNotice(f func(Notice)) Option { return func(a *acquisition) { a.noticed = f } }
 
-// OnRenewalsFail calls f when every gateway was asked to renew the lease, and none has, with what the last one said; not
-// again until one has renewed it. The lease is not lost by that: it is asked for until its deadline. f must not block,
-// nor call Release or Close: renewals wait for it, and so do Release and Close. It may be called before the acquire has returned.
+// OnRenewalsFail calls f when every gateway was asked to renew the lease, and none has, with what the last one said;
+// not again until one has renewed it. The lease is not lost by that: it is asked for until its deadline. f must not
+// block, nor call Release or Close: renewals wait for it, and so do Release and Close. It may be called before the
+// acquire has returned.
 func OnRenewalsFail(f func(err error)) Option { return func(a *acquisition) { a.failing = f } }
 
-// Acquire waits in the queue for a lease until it is granted, the context ends, or what
-// Wait allows is over (CodeWaitTimeout). It gives up with ErrExpired after three grants in a row that were over when they
-// came: the TTL is too short for how long answers take. What one gateway does not serve the others are asked for; when
-// none has served it for as long as Options.Patience it gives up with ErrUnreachable, or with what a gateway refused it for. A
-// lease has to be released: the end of the context ends the wait, and not the lease (Do ends
-// with its context). What a failed acquire may have been granted is released meanwhile, and
-// before Client.Close returns.
+// Acquire waits in the queue for a lease until it is granted, the context ends, or what Wait allows is over
+// (CodeWaitTimeout). It gives up with ErrExpired after three grants in a row that were over when they came: the TTL is
+// too short for how long answers take. What one gateway does not serve the others are asked for; when none has served
+// it for as long as Options.Patience it gives up with ErrUnreachable, or with what a gateway refused it for. A lease
+// has to be released: the end of the context ends the wait, and not the lease (Do ends with its context). What a failed
+// acquire may have been granted is released meanwhile, and before Client.Close returns.
 func (c *Client) Acquire(ctx context.Context, name string, options ...Option) (*Lease, error) {
 	return c.acquire(ctx, context.WithoutCancel(ctx), name, true, options)
 }
@@ -489,8 +490,8 @@ func (q *acquiring) once(ctx, parent context.Context, wait, within time.Duration
 	return l, nil
 }
 
-// isNear reports whether so little is left of a new Lease without a stream that it is to be renewed before anybody has it: it was found near
-// its end, or the answer took long.
+// isNear reports whether so little is left of a new Lease without a stream that it is to be renewed before anybody has
+// it: it was found near its end, or the answer took long.
 func (q *acquiring) isNear(l *Lease) bool {
 	if q.unkept || l.Remaining() <= 0 || l.left() >= l.renewsFor()/3 {
 		return false
@@ -502,7 +503,8 @@ func (q *acquiring) isNear(l *Lease) bool {
 	return true
 }
 
-// isKept waits until a Lease that is near its end was renewed, for maxDoubt at most, and ends one that can't be counted on then.
+// isKept waits until a Lease that is near its end was renewed, for maxDoubt at most, and ends one that can't be counted
+// on then.
 func (q *acquiring) isKept(ctx context.Context, l *Lease) error {
 	for begun, pause := l.c.now(), minLook; ; pause = min(2*pause, 8*minLook) {
 		in, counted := l.look(l.c.now())
@@ -558,9 +560,9 @@ func (q *acquiring) knows(l *Lease) {
 	l.abandons(abandoned, abandoned > 0)
 }
 
-// follows has a new Lease know of the renewals and of the other Leases of its client that have its lease id, and settles what becomes of
-// these. One ends if its names are known to hang on the new one now, or if it has another token. Any other lives beside the new one,
-// and both are renewed with the shorter of their TTLs.
+// follows has a new Lease know of the renewals and of the other Leases of its client that have its lease id, and
+// settles what becomes of these. One ends if its names are known to hang on the new one now, or if it has another
+// token. Any other lives beside the new one, and both are renewed with the shorter of their TTLs.
 func (q *acquiring) follows(l *Lease) {
 	q.knows(l)
 	for _, other := range slices.DeleteFunc(q.c.own(l.id, l.names), func(other *Lease) bool { return other == l }) {
@@ -593,8 +595,8 @@ func (q *acquiring) follows(l *Lease) {
 	l.mu.Unlock()
 }
 
-// endsOlder ends the Leases of this client after a stream was asked for with their lease id in vain that a gateway may have granted: its
-// end releases them. One that is newer and hangs on a stream hears it from there if that is so.
+// endsOlder ends the Leases of this client after a stream was asked for with their lease id in vain that a gateway may
+// have granted: its end releases them. One that is newer and hangs on a stream hears it from there if that is so.
 func (q *acquiring) endsOlder() {
 	q.c.leases.overtaken(q)
 	for _, older := range q.older {

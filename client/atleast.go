@@ -51,7 +51,8 @@ func (l *Lease) leave(ctx context.Context, patience, left time.Duration) error {
 	return err
 }
 
-// leaveFor does so where the gateway allows the time, and knows after_ms: an earlier one has the lease end by a TTL, as an expiry.
+// leaveFor does so where the gateway allows the time, and knows after_ms: an earlier one has the lease end by a TTL, as
+// an expiry.
 func (l *Lease) leaveFor(ctx context.Context, patience, left time.Duration) error {
 	names := l.held()
 	path, err := pathOfNames(names)

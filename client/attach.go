@@ -285,8 +285,9 @@ func (q *acquiring) attach(ctx, parent context.Context, within time.Duration) (*
 	return nil, err
 }
 
-// isHeard waits, where little is left of a Lease that nobody has yet, until the gateway of its stream has renewed it: it was found near its
-// end, or the grant was read late, and the stream's end would release it. It refuses one that can't be counted on then.
+// isHeard waits, where little is left of a Lease that nobody has yet, until the gateway of its stream has renewed it:
+// it was found near its end, or the grant was read late, and the stream's end would release it. It refuses one that
+// can't be counted on then.
 func (q *acquiring) isHeard(ctx context.Context, l *Lease, s *stream) error {
 	q.late = map[*Lease]int{} // what these have under way may replace it meanwhile; each is counted once
 	if within := l.awaits(); within > 0 {
@@ -317,9 +318,10 @@ func (q *acquiring) isHeard(ctx context.Context, l *Lease, s *stream) error {
 	return ErrExpired
 }
 
-// awaits returns for how long at most the gateway's first renewal is waited for before anybody has the lease, because it is not due before the
-// lease would be over; nothing is lost by that, for the end of the stream would be a release. 0: it is not waited for. Nor is it where it leaves
-// no more: the lease is fresh, or a notice ends it, or this client counts on less than was said.
+// awaits returns for how long at most the gateway's first renewal is waited for before anybody has the lease, because
+// it is not due before the lease would be over; nothing is lost by that, for the end of the stream would be a release.
+// 0: it is not waited for. Nor is it where it leaves no more: the lease is fresh, or a notice ends it, or this client
+// counts on less than was said.
 func (l *Lease) awaits() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -339,8 +341,8 @@ func (l *Lease) awaits() time.Duration {
 	return within + min(said.left-remains, silence) // it may be read as late as the grant was
 }
 
-// hearsRenewal reads on until the gateway of a stream has renewed the lease so that it can be counted on, for so long at most. It returns
-// why the stream is of no use, if it is not.
+// hearsRenewal reads on until the gateway of a stream has renewed the lease so that it can be counted on, for so long
+// at most. It returns why the stream is of no use, if it is not.
 func (l *Lease) hearsRenewal(ctx context.Context, s *stream, within time.Duration) error {
 	for begun := l.c.now(); ; {
 		e, err := s.word(ctx, min(silence, max(0, within-l.c.now().since(begun))), nil)
@@ -493,8 +495,8 @@ func (l *Lease) listen(s *stream, within func() time.Duration, shortened <-chan 
 	return l.Err()
 }
 
-// hearsEvent takes over what an event of a stream says, and returns why the stream is of no use any more, if it says so. Comments say nothing,
-// nor do events that this client does not know.
+// hearsEvent takes over what an event of a stream says, and returns why the stream is of no use any more, if it says
+// so. Comments say nothing, nor do events that this client does not know.
 func (l *Lease) hearsEvent(s *stream, e event) error {
 	var g granted
 	switch e.name {

@@ -20,8 +20,8 @@ func doubtful(err error) bool {
 	return !notSent && (e == nil || e.Code == "" || e.Code == CodeUnavailable)
 }
 
-// longestLate is how late a gateway may come to a request that came to nothing, as far as it is not known to have waited for others until now.
-// What replaces a stream after that is another client's.
+// longestLate is how late a gateway may come to a request that came to nothing, as far as it is not known to have
+// waited for others until now. What replaces a stream after that is another client's.
 const longestLate = time.Minute
 
 // ownRequest reports whether what has replaced a stream may be another request of this client's, which
@@ -48,8 +48,8 @@ func (l *Lease) ownRequest(replaced *stream) bool {
 	return true
 }
 
-// takenUnseen returns when it was read that a stream was replaced, if a request that came to nothing may have done so: of that one this client
-// sees no end. The caller holds mu.
+// takenUnseen returns when it was read that a stream was replaced, if a request that came to nothing may have done so:
+// of that one this client sees no end. The caller holds mu.
 func (l *Lease) takenUnseen(s *stream) *instant {
 	if taken := s.taken.Load(); taken != nil && l.mayBeLate(*taken) {
 		return taken
@@ -62,8 +62,8 @@ func (l *Lease) mayBeLate(then instant) bool {
 	return l.doubted > 0 && then.since(l.doubtedAt) <= longestLate
 }
 
-// mayReplace returns how many requests of the lease a gateway may come to after a newer one has the lease, and for how long one is
-// kept at least after their end.
+// mayReplace returns how many requests of the lease a gateway may come to after a newer one has the lease, and for how
+// long one is kept at least after their end.
 func (l *Lease) mayReplace() (n int, linger time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -80,8 +80,8 @@ func (l *Lease) mayReplace() (n int, linger time.Duration) {
 	return n, linger
 }
 
-// expects notes that so many more requests of this client's may replace the lease's stream, which is no loss: see ownRequest. After their end
-// it is kept for linger at least.
+// expects notes that so many more requests of this client's may replace the lease's stream, which is no loss: see
+// ownRequest. After their end it is kept for linger at least.
 func (l *Lease) expects(n int, linger time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -234,8 +234,8 @@ func (l *Lease) fewerThan(names int, err error) bool {
 	return refusal(err).Reason == ReasonReleased && len(l.held()) < names
 }
 
-// dropReleased drops a name that was released, but not by this client: it drops what it releases before it asks. It reports whether others are
-// left, and no end of a stream may have released this one: that would be a loss, of all.
+// dropReleased drops a name that was released, but not by this client: it drops what it releases before it asks. It
+// reports whether others are left, and no end of a stream may have released this one: that would be a loss, of all.
 func (l *Lease) dropReleased(name string) bool {
 	l.mu.Lock()
 	ended := l.mayBeReleased()
@@ -243,8 +243,8 @@ func (l *Lease) dropReleased(name string) bool {
 	return !ended && l.drop(name)
 }
 
-// mayBeReleased reports whether a stream of the lease may have ended whose gateway keeps nothing after that. Gateways release one name
-// after the other then. The caller holds mu.
+// mayBeReleased reports whether a stream of the lease may have ended whose gateway keeps nothing after that. Gateways
+// release one name after the other then. The caller holds mu.
 func (l *Lease) mayBeReleased() bool {
 	if l.hangs == nil {
 		return false
@@ -257,8 +257,8 @@ func (l *Lease) mayBeReleased() bool {
 	return doubtful && l.keptAfter(now) == 0
 }
 
-// dropLost drops the name that a refused renewal of several found released, as dropReleased does: of those that are lost the reason is of the
-// first.
+// dropLost drops the name that a refused renewal of several found released, as dropReleased does: of those that are
+// lost the reason is of the first.
 func (l *Lease) dropLost(err error) bool {
 	e := refusal(err)
 	return l.claim.stream && e.Reason == ReasonReleased && len(e.Lost) > 0 && l.dropReleased(e.Lost[0])

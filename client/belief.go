@@ -6,9 +6,9 @@ import (
 )
 
 const (
-	// maxDoubt bounds how long it is asked, or read, whether a lease is held on which its client does not
-	// count meanwhile, until its context is cancelled; twice that after it was replaced. See Lease.judge. It is what an answer may take, and enough for
-	// the election of a cluster's new leader.
+	// maxDoubt bounds how long it is asked, or read, whether a lease is held on which its client does not count
+	// meanwhile, until its context is cancelled; twice that after it was replaced. See Lease.judge. It is what an
+	// answer may take, and enough for the election of a cluster's new leader.
 	maxDoubt = answerTimeout
 
 	// longestLook is how far apart two looks at a lease are at most, unless this process has stood still.
@@ -79,8 +79,8 @@ func (l *Lease) remaining(now instant) time.Duration {
 	return n.remaining(now)
 }
 
-// keptAfter returns for how long a gateway keeps the lease at least that has seen the end of a stream of it, which this client read then. The
-// caller holds mu, and the lease hangs on one.
+// keptAfter returns for how long a gateway keeps the lease at least that has seen the end of a stream of it, which this
+// client read then. The caller holds mu, and the lease hangs on one.
 func (l *Lease) keptAfter(end instant) time.Duration {
 	switch {
 	case l.hangs.taken.Load() != nil: // by what may have no Linger
@@ -118,7 +118,8 @@ func (l *Lease) cut() *instant {
 	return nil
 }
 
-// endOf returns when the end of a stream was read, or that it was replaced by what may have ended unseen. The caller holds mu.
+// endOf returns when the end of a stream was read, or that it was replaced by what may have ended unseen. The caller
+// holds mu.
 func (l *Lease) endOf(s *stream) *instant {
 	if end := s.cut.Load(); end != nil {
 		return end
@@ -136,11 +137,12 @@ func (l *Lease) marginNow() time.Duration {
 	return min(cmp.Or(l.margin, min(max(l.news.ttl, left)/10, maxMargin)), most)
 }
 
-// judge says whether the lease may be counted on, and in what time its context has to be cancelled, 0 or less:
-// now. These are two things while it can be known in a moment whether it is held, as that may be longer than this
-// client can count on: it has seen the end of the stream, and takes the lease over, or this process has stood
-// still, and what the stream has said meanwhile is to be read; or nobody has the lease yet, and it is renewed first. It has maxDoubt for that, or twice that,
-// and after the end of a stream no longer than it would have counted on the lease otherwise. The caller holds mu.
+// judge says whether the lease may be counted on, and in what time its context has to be cancelled, 0 or less: now.
+// These are two things while it can be known in a moment whether it is held, as that may be longer than this client can
+// count on: it has seen the end of the stream, and takes the lease over, or this process has stood still, and what the
+// stream has said meanwhile is to be read; or nobody has the lease yet, and it is renewed first. It has maxDoubt for
+// that, or twice that, and after the end of a stream no longer than it would have counted on the lease otherwise. The
+// caller holds mu.
 func (l *Lease) judge(now instant) (in time.Duration, counted bool) {
 	asleep := now.since(l.looked) > longestLook
 	l.looked = now
@@ -194,7 +196,8 @@ func (l *Lease) chance() time.Duration {
 // isOver reports whether the lease is over for good. While Err is not nil it may still be asked for.
 func (l *Lease) isOver() bool { return l.chance() <= 0 }
 
-// settled waits until it is known whether the lease may be counted on, for twice maxDoubt at most, and returns what Err does.
+// settled waits until it is known whether the lease may be counted on, for twice maxDoubt at most, and returns what Err
+// does.
 func (l *Lease) settled() error {
 	for {
 		in, counted := l.look(l.c.now())

@@ -50,22 +50,21 @@ type Options struct {
 	// most 256 bytes.
 	Owner string
 
-	// Patience is how long gateways may fail to serve a call before it gives up with
-	// ErrUnreachable, from when the first request was sent that failed. After a share
-	// of it, 3 s at most, without an answer the next gateway is asked; so it is after what another one may not answer, as the
-	// table in docs/clients.md says. Default: 15 s. A call gives up at once where no gateway lets this client in: all refuse its
-	// key, or are no gateways, and none has served the call before (a release goes on), or this client was never answered and
-	// can't trust the certificate of any. Later it goes on, as a key or a certificate may be being replaced.
+	// Patience is how long gateways may fail to serve a call before it gives up with ErrUnreachable, from when the
+	// first request was sent that failed. After a share of it, 3 s at most, without an answer the next gateway is
+	// asked; so it is after what another one may not answer, as the table in docs/clients.md says. Default: 15 s. A
+	// call gives up at once where no gateway lets this client in: all refuse its key, or are no gateways, and none has
+	// served the call before (a release goes on), or this client was never answered and can't trust the certificate of
+	// any. Later it goes on, as a key or a certificate may be being replaced.
 	Patience time.Duration
 
 	// Key is sent to gateways that have keys. It goes to every one of the addresses, over
 	// http in the clear.
 	Key string
 
-	// KeyFunc is asked for the key before each request, in place of Key, for keys that are replaced while the client runs, and
-	// after a refusal, which counts for no other key than the one that was sent.
-	// An error is that of the request, which is made again as after no answer. It must not block, and is called by many
-	// goroutines at a time.
+	// KeyFunc is asked for the key before each request, in place of Key, for keys that are replaced while the client
+	// runs, and after a refusal, which counts for no other key than the one that was sent. An error is that of the
+	// request, which is made again as after no answer. It must not block, and is called by many goroutines at a time.
 	KeyFunc func() (string, error)
 
 	// TLS is for gateways at https addresses. Default: the system's certificates. Its GetClientCertificate can show

@@ -29,10 +29,10 @@
 // Every request may be sent again, at another gateway too: the lease id is made here,
 // before the first one. A wait that breaks off goes on at its place in the queue.
 //
-// A renewal whose answer takes long is left running, and the next one is sent beside it, at the
-// next gateway if there is one: after a third of the time that is left, 3 s at most. Whichever is
-// answered counts from when it was sent. So answers that are late end no lease that was renewed,
-// as long as they come before the deadline. Eight renewals of a lease are under way at most, and 1,024 late ones of a client.
+// A renewal whose answer takes long is left running, and the next one is sent beside it, at the next gateway if there
+// is one: after a third of the time that is left, 3 s at most. Whichever is answered counts from when it was sent. So
+// answers that are late end no lease that was renewed, as long as they come before the deadline. Eight renewals of a
+// lease are under way at most, and 1,024 late ones of a client.
 //
 // # What it doesn't promise
 //

@@ -122,8 +122,8 @@ func (c *Client) newLease(parent context.Context, id string, names []string, g g
 	return l
 }
 
-// start runs what a lease needs until it is over: the watch over its deadline, and keep. From then on calls with its lease id
-// find it. errOvertaken: q is to ask again, and the Lease is none.
+// start runs what a lease needs until it is over: the watch over its deadline, and keep. From then on calls with its
+// lease id find it. errOvertaken: q is to ask again, and the Lease is none.
 func (q *acquiring) start(l *Lease, keep func()) error {
 	if !l.c.leases.add(q, l) {
 		l.finish(errOvertaken)
@@ -152,18 +152,17 @@ func replacedHere() error {
 	return &Error{Code: CodeReplaced, Detail: "another Lease of this client has the same lease id"}
 }
 
-// Context returns a context that is cancelled before the lease can be gone (but see
-// Attached). Its cause is
-// an *Error with CodeLeaseLost (also ErrMaxHold and ErrNoticeOver) or CodeReplaced, ErrUnknown, ErrReleased or ErrClosed; with Do, also that
-// of the context that Do was given. It has the values of the context that the lease was
-// acquired with, and not its end.
+// Context returns a context that is cancelled before the lease can be gone (but see Attached). Its cause is an *Error
+// with CodeLeaseLost (also ErrMaxHold and ErrNoticeOver) or CodeReplaced, ErrUnknown, ErrReleased or ErrClosed; with
+// Do, also that of the context that Do was given. It has the values of the context that the lease was acquired with,
+// and not its end.
 func (l *Lease) Context() context.Context { return l.ctx }
 
-// Err returns nil as long as the lease may be counted on, and then why not, as the cause
-// of Context. It looks at the clocks, so it knows at once when this process or its machine
-// has stood still: ask it right before a write. Of an Attached lease it may be ErrUnknown for 3 s, or 6 s, before the
-// context ends, and then nil again: its connection has ended, or was replaced, and it is taken over; or this process has stood still
-// and what the gateway has said meanwhile is read.
+// Err returns nil as long as the lease may be counted on, and then why not, as the cause of Context. It looks at the
+// clocks, so it knows at once when this process or its machine has stood still: ask it right before a write. Of an
+// Attached lease it may be ErrUnknown for 3 s, or 6 s, before the context ends, and then nil again: its connection has
+// ended, or was replaced, and it is taken over; or this process has stood still and what the gateway has said meanwhile
+// is read.
 func (l *Lease) Err() error {
 	if in, counted := l.look(l.c.now()); !counted && in > 0 {
 		return l.doubt()
@@ -366,7 +365,8 @@ func (l *Lease) dueAfter() time.Duration {
 	return min(l.due, l.news.at+l.said().left/3)
 }
 
-// whileItLingers bounds a wait between two requests for the lease. After the end of its stream the lease is kept for Linger only, so it is a third of that then.
+// whileItLingers bounds a wait between two requests for the lease. After the end of its stream the lease is kept for
+// Linger only, so it is a third of that then.
 func (l *Lease) whileItLingers(wait time.Duration) time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -434,8 +434,8 @@ func (l *Lease) hears(t *attempts, one *attempt) bool {
 	return false
 }
 
-// tellOthers tells the other Leases of this client with its lease id, and no other names, of its renewal. One that is not renewed lives no
-// longer for that.
+// tellOthers tells the other Leases of this client with its lease id, and no other names, of its renewal. One that is
+// not renewed lives no longer for that.
 func (l *Lease) tellOthers(g granted, n news) {
 	names := l.held()
 	for _, other := range l.c.own(l.id, names) {

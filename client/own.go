@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// ownLeases are the Leases of a client that are not over, by lease id, and what is under way for a lease id whether there is a
-// Lease or not. Of one lease id there may be several: see LeaseID.
+// ownLeases are the Leases of a client that are not over, by lease id, and what is under way for a lease id whether
+// there is a Lease or not. Of one lease id there may be several: see LeaseID.
 type ownLeases struct {
 	mu       sync.Mutex
 	of       map[string][]*Lease
@@ -27,8 +27,9 @@ type renewal struct {
 	told     []*changing // one for each Lease that was told of it
 }
 
-// add has calls with its lease id find a Lease. It refuses one without a stream where this client was granted a stream with its names, or
-// gave one up, while q asked: which of the two the store has come to last is not known, and q is to ask again.
+// add has calls with its lease id find a Lease. It refuses one without a stream where this client was granted a stream
+// with its names, or gave one up, while q asked: which of the two the store has come to last is not known, and q is to
+// ask again.
 func (o *ownLeases) add(q *acquiring, l *Lease) bool {
 	o.mu.Lock()
 	if l.attached {
@@ -46,7 +47,8 @@ func (o *ownLeases) add(q *acquiring, l *Lease) bool {
 	return true
 }
 
-// overtaken notes that the stream of an acquire was granted, which takes what others were granted, or ends, which may release it.
+// overtaken notes that the stream of an acquire was granted, which takes what others were granted, or ends, which may
+// release it.
 func (o *ownLeases) overtaken(q *acquiring) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -81,7 +83,8 @@ func share(a, b []string) bool {
 	return slices.ContainsFunc(a, func(name string) bool { return slices.Contains(b, name) })
 }
 
-// renews notes that a renewal begins, and tells the Leases and acquires of its lease id; those that are added before its end too.
+// renews notes that a renewal begins, and tells the Leases and acquires of its lease id; those that are added before
+// its end too.
 func (o *ownLeases) renews(leaseID string, names []string, ttl time.Duration, begun instant) *renewal {
 	r := &renewal{names: names, ttl: ttl, begun: begun}
 	o.mu.Lock()
@@ -197,8 +200,8 @@ func (q *acquiring) besides(r *renewal) {
 	}
 }
 
-// beside returns the renewals that were under way beside an acquire's last request and may be carried out after it, and the shortest TTL of
-// those that may be carried out late; 0: there are none.
+// beside returns the renewals that were under way beside an acquire's last request and may be carried out after it, and
+// the shortest TTL of those that may be carried out late; 0: there are none.
 func (o *ownLeases) beside(q *acquiring) (all []*renewal, abandoned time.Duration) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -153,8 +153,8 @@ type changing struct {
 	was, made news // what was said of the lease, and what was made of that because the TTL is shorter; equal if it is not
 }
 
-// changes notes that a renewal by lease id is being asked for with ttl. The lease is renewed with no more until changed is told
-// what came of that, and may live for no longer from now on.
+// changes notes that a renewal by lease id is being asked for with ttl. The lease is renewed with no more until changed
+// is told what came of that, and may live for no longer from now on.
 func (l *Lease) changes(ttl time.Duration) *changing {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -204,8 +204,8 @@ func (l *Lease) changed(one *changing, sets, refused bool, names []string, g gra
 	}
 }
 
-// isLost ends the lease if a renewal of names by its lease id, which began when it had it, was refused for the loss of one that it has. One of
-// several that was released is no loss of the others, but for what dropReleased says.
+// isLost ends the lease if a renewal of names by its lease id, which began when it had it, was refused for the loss of
+// one that it has. One of several that was released is no loss of the others, but for what dropReleased says.
 func (l *Lease) isLost(names []string, err error) {
 	if !errors.Is(err, CodeLeaseLost) {
 		return
@@ -346,8 +346,8 @@ func (l *Lease) abandons(ttl time.Duration, doubtful bool) {
 	}
 }
 
-// late is the shortest TTL of a Lease's own renewals that are under way, or may be carried out late: for the other Leases of its client
-// with its lease id, which read it under no lock of this one.
+// late is the shortest TTL of a Lease's own renewals that are under way, or may be carried out late: for the other
+// Leases of its client with its lease id, which read it under no lock of this one.
 type late struct {
 	ttl     atomic.Int64 // 0: there are none
 	settled atomic.Bool  // it does not change any more
@@ -415,8 +415,8 @@ func (l *Lease) mostAsked() time.Duration {
 	return most
 }
 
-// capBy shortens what the lease is counted on for to what renewals that were under way beside the acquire may have left of it: they were
-// carried out before its answer was said, or live from then on.
+// capBy shortens what the lease is counted on for to what renewals that were under way beside the acquire may have left
+// of it: they were carried out before its answer was said, or live from then on.
 func (l *Lease) capBy(all []*renewal) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -431,7 +431,8 @@ func (l *Lease) capBy(all []*renewal) {
 	}
 }
 
-// sharesTTL has the lease be renewed with no more than another one with its lease id, but for what is being asked for: of that it is told.
+// sharesTTL has the lease be renewed with no more than another one with its lease id, but for what is being asked for:
+// of that it is told.
 func (l *Lease) sharesTTL(other *Lease) {
 	other.mu.Lock()
 	ttl := other.ttl
@@ -451,8 +452,8 @@ func (l *Lease) hangsOnStream() (is, ofSet bool) {
 	return l.hangs != nil, l.claim.stream
 }
 
-// hangsOn has the lease hang on a stream, nil: on none. The gateway of a new one renews it with the TTL of the grant, unless it hears of
-// another meanwhile. The caller holds mu.
+// hangsOn has the lease hang on a stream, nil: on none. The gateway of a new one renews it with the TTL of the grant,
+// unless it hears of another meanwhile. The caller holds mu.
 func (l *Lease) hangsOn(s *stream) {
 	l.beside = slices.DeleteFunc(l.beside, func(o *stream) bool { return s == nil || o == s || o.granted.t.Before(s.sent.t) })
 	if l.hangs = s; s != nil {
@@ -460,16 +461,16 @@ func (l *Lease) hangsOn(s *stream) {
 	}
 }
 
-// isTold notes that a gateway has renewed the lease with ttl. It goes on with that, whatever another one is told later, if it is that of
-// the stream on which the lease hangs. The caller holds mu.
+// isTold notes that a gateway has renewed the lease with ttl. It goes on with that, whatever another one is told later,
+// if it is that of the stream on which the lease hangs. The caller holds mu.
 func (l *Lease) isTold(ttl time.Duration) {
 	if l.hangs != nil {
 		l.hangs.least = min(l.hangs.least, ttl)
 	}
 }
 
-// renewsWith returns the TTL to renew with: as long as a shorter one is being asked for, that one, for the store may carry it
-// out last. The caller holds mu.
+// renewsWith returns the TTL to renew with: as long as a shorter one is being asked for, that one, for the store may
+// carry it out last. The caller holds mu.
 func (l *Lease) renewsWith() time.Duration {
 	ttl := l.ttl
 	for _, one := range l.changing {
@@ -478,8 +479,8 @@ func (l *Lease) renewsWith() time.Duration {
 	return ttl
 }
 
-// ttlToSend is a TTL as a renewal asks for it: that of the grant is not named, for a gateway whose bounds are others by now allows no
-// other. Of a lease that was found it is not known.
+// ttlToSend is a TTL as a renewal asks for it: that of the grant is not named, for a gateway whose bounds are others by
+// now allows no other. Of a lease that was found it is not known.
 func (l *Lease) ttlToSend(ttl time.Duration) int64 {
 	if ttl == l.granted && !l.found {
 		return 0
@@ -493,8 +494,8 @@ func (l *Lease) renewsFor() time.Duration {
 	return l.renewsWith()
 }
 
-// notRenewedWith has the lease be renewed with the TTL of its grant from now on where a gateway refuses another, which a Renew asked
-// for that was not answered.
+// notRenewedWith has the lease be renewed with the TTL of its grant from now on where a gateway refuses another, which
+// a Renew asked for that was not answered.
 func (l *Lease) notRenewedWith(ttl time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

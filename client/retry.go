@@ -102,8 +102,8 @@ func (r *retry) note(f fate, err error) {
 	}
 }
 
-// ofOldKey reports whether an error is a refusal of a key that KeyFunc has replaced by now: it says nothing of the present one,
-// which is asked with next. What refused one before counts no more.
+// ofOldKey reports whether an error is a refusal of a key that KeyFunc has replaced by now: it says nothing of the
+// present one, which is asked with next. What refused one before counts no more.
 func (r *retry) ofOldKey(err error) bool {
 	e := refusal(err)
 	if r.c.options.KeyFunc == nil || e == nil || e.credential == 0 {

@@ -529,8 +529,8 @@ func TestDropsOnlyWhatItHas(t *testing.T) {
 	}
 }
 
-// A name that others released is a loss in each kind of doubt whether a stream has ended, unless its gateway keeps the lease for Linger then. What
-// has replaced a stream may have none.
+// A name that others released is a loss in each kind of doubt whether a stream has ended, unless its gateway keeps the
+// lease for Linger then. What has replaced a stream may have none.
 func TestDropsNothingInDoubt(t *testing.T) {
 	now := instant{t: time.Now(), boot: time.Hour}
 	for what, doubt := range map[string]func(l *Lease){
@@ -542,7 +542,8 @@ func TestDropsNothingInDoubt(t *testing.T) {
 		"a request came to nothing": func(l *Lease) { l.doubted, l.doubtedAt = 1, now },
 	} {
 		for _, linger := range []time.Duration{0, time.Second} {
-			l := &Lease{c: &Client{now: func() instant { return now }}, names: []string{"a", "b"}, claim: call{stream: true}, hangs: &stream{}, linger: linger, lingerLate: linger}
+			l := &Lease{c: &Client{now: func() instant { return now }}, names: []string{"a", "b"},
+				claim: call{stream: true}, hangs: &stream{}, linger: linger, lingerLate: linger}
 			doubt(l)
 			want := what == "none" || linger > 0 && what != "it was replaced"
 			if got := l.dropReleased("a"); got != want {

@@ -276,9 +276,9 @@ type Event struct {
 	Evicted     bool       `json:"evicted,omitempty"`      // left: an administrator took the place away
 }
 
-// Events yields what happens to locks whose names begin with prefix, until the context
-// ends, or the client is closed (ErrClosed). A stream that breaks off is opened again where it was, at another gateway too; where
-// that is not known it goes on with a resync. An error is the last thing that is yielded.
+// Events yields what happens to locks whose names begin with prefix, until the context ends, or the client is closed
+// (ErrClosed). A stream that breaks off is opened again where it was, at another gateway too; where that is not known
+// it goes on with a resync. An error is the last thing that is yielded.
 func (c *Client) Events(ctx context.Context, prefix string) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
 		if err := c.made(); err != nil {
