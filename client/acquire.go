@@ -126,9 +126,9 @@ func LockDelay(d time.Duration) Option { return func(a *acquisition) { a.LockDel
 // where that is known. The others are kept until Release, or their TTL's end, for the work to stop. When the connection
 // breaks off, this client attaches all of them to another one. A name that is released by itself (Client.Release), by
 // whomever, is no more among Lease.Grants, and no loss while others are left. But one that others have released is a
-// loss where the end of a connection without Linger may have done so: while the lease is taken over after such an end or
-// after an event was missed, and in the minute after a request for a connection that this client had no answer to.
-// CodeUnsupportedByStore at a quorum.
+// loss where the end of a connection without Linger may have done so: while the lease is taken over, be it after such an
+// end, after an event was missed or for another TTL, and in the minute after a request for a connection that this client
+// had no answer to. CodeUnsupportedByStore at a quorum.
 //
 // Where something between the two fails so that only the gateway sees the connection end, it releases the lease while
 // the context lives on. The client asks when it misses an event of the gateway's, which is 3/8 of the TTL after the
