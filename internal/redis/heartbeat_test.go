@@ -286,17 +286,11 @@ func TestStreamsAreToldLast(t *testing.T) {
 	s.Listen(heard)
 	var names []fencing.Name
 	var streams []fencing.Entry
-	var attaching sync.WaitGroup
 	for i := range 2*heartbeatPage + 10 {
 		r := attachRequest(fencing.Name(fmt.Sprintf("s/%d", i)))
 		names, streams = append(names, r.Name), append(streams, streamEntryOf(r))
-		attaching.Go(func() {
-			if _, err := s.Do(t.Context(), r); err != nil {
-				t.Error(err)
-			}
-		})
+		mustAcquire(t, s, r)
 	}
-	attaching.Wait()
 	holder, granted, waits := acquireRequest("z"), waitRequest("z"), waitRequest("z")
 	mustAcquire(t, other, holder)
 	mustWait(t, s, granted)
